@@ -8,7 +8,7 @@ is immutable, and every time is an integer of milliseconds since the epoch.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Annotated, Final, Literal, TypeAlias
 
@@ -227,6 +227,15 @@ class ConsumerRecord(Struct, frozen=True, kw_only=True, gc=False):
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...] = ()
     """Names and contents, in order. Only records that another program has published have a null content."""
+
+    def matches(self, key: bytes | None, headers: Iterable[tuple[str, bytes]]) -> bool:
+        """
+        Check the key and headers.
+
+        :param key: the key that it must have; ``None`` for any key, or none.
+        :param headers: the headers that it must all have.
+        """
+        return (key is None or self.key == key) and all(map(self.headers.__contains__, headers))
 
     @property
     def size(self) -> int:

@@ -91,3 +91,30 @@ def test_follow_goes_on_after_a_crash_of_the_service_and_ends_with_sigterm(tmp_p
     assert code == 0
     assert [json.loads(line)["offset"] for line in lines if line.startswith("{")] == [0, 1, 2, 3]
     assert [line for line in lines if not line.startswith("{")][1:] == ["The service answers again."]
+
+
+def test_keys_in_base64_and_headers_select_records_from_both_sources(service, topic):
+    for options, count in [
+        (["--key-base64", "/wA="], 1),
+        (["--header", "b:1"], 2),
+        (["--header", "b:1", "--header", "a:", "--key", "k"], 1),
+        (["--header", "b:2"], 0),
+    ]:
+        for source in (["--broker", service.broker], ["--url", service.url]):
+            printed, told = sampleapp(service, "consume", topic, *source, *options)
+            assert printed.count("\n") == count
+            assert told == ("" if count else "There are no records in 'kinds' for --header 'b:2'.\n")
+    for options, sentence in [
+        (["--key", "k", "--key-base64", "aw=="], "either --key or --key-base64"),
+        (["--key-base64", "k"], "base64 with padding"),
+        (["--header", "b=1"], "takes NAME:VALUE; there is no colon in 'b=1'"),
+    ]:
+        assert sentence in sampleapp(service, "consume", topic, *options, code=2)[1]
+
+
+def test_a_key_in_base64_is_deleted(service):
+    sampleapp(service, "delete", "deleted", "--key-base64", "/wA=")
+    (line,) = sampleapp(service, "consume", "deleted", "--url", service.url)[0].splitlines()
+    assert (json.loads(line)["key_base64"], json.loads(line)["content"]) == ("/wA=", None)
+    for key in (["k", "--key-base64", "aw=="], []):
+        assert "either KEY or --key-base64" in sampleapp(service, "delete", "deleted", *key, code=2)[1]

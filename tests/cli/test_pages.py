@@ -171,12 +171,20 @@ def test_the_selected_records_are_printed_and_then_it_ends(printing, selection, 
 
 
 def test_key_time_partition_and_limit_are_sent_to_the_service(printing):
-    running = printing(Topic(*RECORDS), start="1970-01-01T00:00:01Z", partition=1, key=b"\xff", limit=10)
+    running = printing(
+        Topic(*RECORDS),
+        start="1970-01-01T00:00:01Z",
+        partition=1,
+        key=b"\xff",
+        headers=(("a", b"1"),),
+        limit=10,
+    )
     assert running.topic.asked[-1] == {
         "topic": "t",
         "start": "1970-01-01T00:00:01Z",
         "partitions": [1],
         "key": b"\xff",
+        "headers": (("a", b"1"),),
         "limit": 10,
         "wait_s": 0,
     }

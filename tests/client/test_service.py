@@ -14,6 +14,7 @@ from twisted.internet.task import Clock
 
 from sampleapp.brokers.memory import MemoryBroker
 from sampleapp.cli._file_publisher import publish_lines
+from sampleapp.cli._line_readers import ContentReader
 from sampleapp.cli._lines import LineSource
 from sampleapp.cli._template import Template
 from sampleapp.cli._times import date_time
@@ -119,7 +120,7 @@ def publish(service, *chunks, in_flight):
         Deferred.fromCoroutine(
             publish_lines(
                 client=service.client,
-                template=Template(topic="t"),
+                reader=ContentReader(Template(topic="t")),
                 source=LineSource(lambda: succeed(unread.pop(0))),
                 in_flight=in_flight,
                 clock=service.clock,

@@ -48,10 +48,18 @@ class Topic:
         self.subscribers.join(stream, self.vector, selection)
         return stream
 
-    def take(self, *keys, partition=0):
+    def take(self, *keys, partition=0, headers=()):
         begin = self.vector[partition]
         records = [
-            ConsumerRecord(topic="t", partition=partition, offset=offset, timestamp_ms=0, key=key, value=b"")
+            ConsumerRecord(
+                topic="t",
+                partition=partition,
+                offset=offset,
+                timestamp_ms=0,
+                key=key,
+                value=b"",
+                headers=headers,
+            )
             for offset, key in enumerate(keys, begin)
         ]
         self.vector[partition] = begin + len(keys)
@@ -116,6 +124,38 @@ def test_events_are_one_object_for_all_of_a_group():
     topic.pass_on()
     assert len({id(stream.events[0]) for stream in streams}) == 1
     assert of_key.offsets == [0]
+
+
+def test_subscribers_of_headers_get_the_records_that_have_all_of_them():
+    topic = Topic()
+    shop, web = ("source", b"shop"), ("source", b"web")
+    selections = {
+        name: Selection("id", key=key, headers=headers)
+        for name, key, headers in [
+            ("shop", None, (shop,)),
+            ("web", None, (web,)),
+            ("both", None, (shop, web)),
+            ("key", b"a", (shop,)),
+            ("all", None, ()),
+        ]
+    }
+    streams = {name: topic.join(selection) for name, selection in selections.items()}
+    same = topic.join(selections["both"])
+    topic.take(b"a", b"b", headers=(shop,))
+    topic.take(b"a", headers=(("x", None), web, shop, shop))
+    topic.take(b"a", None)
+    topic.pass_on()
+    assert {name: stream.offsets for name, stream in streams.items()} == {
+        "shop": [0, 1, 2],
+        "web": [2],
+        "both": [2],
+        "key": [0, 2],
+        "all": [0, 1, 2, 3, 4],
+    }
+    assert same.events[0] is streams["both"].events[0]
+    for stream in (*streams.values(), same):
+        topic.subscribers.leave(stream)
+    assert not topic.subscribers
 
 
 def test_positions_of_some_partitions_leave_out_the_others():

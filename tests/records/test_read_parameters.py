@@ -138,6 +138,33 @@ def test_a_key_is_bytes_in_either_form(key):
     assert read_page_parameters(b"key_hex=" + key.hex().upper().encode()).key == key
 
 
+headers = st.tuples(st.text(st.characters(exclude_categories=["Cs"], exclude_characters=":")), st.binary())
+
+
+@given(st.lists(headers, max_size=8, unique=True))
+def test_headers_are_names_and_any_bytes(wanted):
+    query = b"&".join(
+        b"header=" + quote_from_bytes(name.encode() + b":" + content, safe="").encode()
+        for name, content in wanted
+    )
+    for read in (read_page_parameters, read_stream_parameters):
+        assert read(query).headers == tuple(sorted(wanted))
+
+
+@pytest.mark.parametrize(
+    ("query", "detail"),
+    [
+        (b"header=source", '"source" is not'),
+        (b"header=a:1&header=", '"" is not'),
+        (b"header=%FF:1", "not UTF-8"),
+        (b"&".join(b"header=a:%d" % number for number in range(9)), "up to 8 times"),
+    ],
+)
+def test_headers_that_cannot_be_looked_for_are_rejected(query, detail):
+    assert pointers(read_page_parameters, query) == ["/header"]
+    assert detail in details(read_stream_parameters, query)
+
+
 @pytest.mark.parametrize("text", ["a", "0x", "zz", "61 62", "\N{ARABIC-INDIC DIGIT ONE}1"])
 def test_a_key_in_hexadecimal_has_two_digits_for_each_byte(text):
     assert pointers(read_page_parameters, f"key_hex={quote(text)}".encode()) == ["/key_hex"]

@@ -91,10 +91,11 @@ class Client:
     ``position`` is its own: after everything that it has got or was told to be missing.
     """
 
-    def __init__(self, service, query="", *, key=None, partitions=None):
+    def __init__(self, service, query="", *, key=None, headers=(), partitions=None):
         self.service = service
         self.query = query
         self.key = key
+        self.headers = headers
         self.partitions = partitions
         self.reader = EventReader()
         self.sink = None
@@ -216,7 +217,7 @@ class Client:
         return [
             record.offset
             for record in topic.logs[partition][begin:end]
-            if record is not None and self.key in (None, record.key)
+            if record is not None and record.matches(self.key, self.headers)
         ]
 
     def require_everything(self):

@@ -9,8 +9,10 @@ import click
 
 from sampleapp.cli._options import (
     WithDashes,
+    base64_key,
     broker_option,
     broker_or_url_option,
+    checked_text,
     require_one_source,
     topic_name,
 )
@@ -50,6 +52,19 @@ def _start(context: click.Context, parameter: click.Parameter, value: str) -> st
     return value
 
 
+def _headers(
+    context: click.Context, parameter: click.Parameter, values: tuple[str, ...]
+) -> tuple[tuple[str, bytes], ...]:
+    headers = []
+    for value in values:
+        name, colon, content = value.partition(":")
+        if not colon:
+            raise click.BadParameter(f"takes NAME:VALUE; there is no colon in {value!r}.", param=parameter)
+        checked_text(context, parameter, name)
+        headers.append((name, os.fsencode(content)))
+    return tuple(headers)
+
+
 @click.command(cls=WithDashes, epilog=EPILOG)
 @click.argument("topic", callback=topic_name)
 @broker_option
@@ -71,6 +86,20 @@ def _start(context: click.Context, parameter: click.Parameter, value: str) -> st
     "since 1970 in at least 12 digits, for the first record that is not older; or a position.",
 )
 @click.option("--key", metavar="TEXT", help="Print only records with this key.")
+@click.option(
+    "--key-base64",
+    callback=base64_key,
+    metavar="BASE64",
+    help="Print only records with this key, in base64: for a key that is not text. Instead of --key.",
+)
+@click.option(
+    "--header",
+    "headers",
+    multiple=True,
+    callback=_headers,
+    metavar="NAME:VALUE",
+    help="Print only records with this header. May be given more than once: records have all of them.",
+)
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="End after N records.")
 @click.option("--follow", is_flag=True, help="Go on with new records, until Ctrl-C.")
 @click.option(
@@ -92,6 +121,8 @@ def consume(
     start: str,
     partition: int | None,
     key: str | None,
+    key_base64: bytes | None,
+    headers: tuple[tuple[str, bytes], ...],
     limit: int | None,
     follow: bool,
     timeout_s: float | None,
@@ -111,6 +142,8 @@ def consume(
     service is running or not. It adds and changes no record.
     """
     require_one_source(context)
+    if key is not None and key_base64 is not None:
+        raise click.UsageError("Give one key: either --key or --key-base64.")
     if url is not None:
         warn_of_unencrypted_token(url=url, token=token)
 
@@ -122,7 +155,8 @@ def consume(
             start=start,
             partition=partition,
             # The bytes as typed, UTF-8 or not: a key may have any bytes.
-            key=None if key is None else os.fsencode(key),
+            key=key_base64 if key is None else os.fsencode(key),
+            headers=headers,
             limit=limit,
             follow=follow,
             timeout_s=timeout_s,

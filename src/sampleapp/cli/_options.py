@@ -7,9 +7,12 @@ import re
 import click
 from click.core import ParameterSource
 
+from sampleapp.cli._base64 import from_base64
+
 __all__ = [
     "OptionWithVariable",
     "WithDashes",
+    "base64_key",
     "broker_option",
     "broker_or_url_option",
     "checked_text",
@@ -31,6 +34,16 @@ def checked_text(_context: click.Context, parameter: click.Parameter, value: str
     except UnicodeEncodeError as error:
         raise click.BadParameter("it is not UTF-8.", param=parameter) from error
     return value
+
+
+def base64_key(_context: click.Context, parameter: click.Parameter, value: str | None) -> bytes | None:
+    """Decode a key in base64; ``None`` stays ``None``."""
+    if value is None:
+        return None
+    try:
+        return from_base64(value)
+    except ValueError as error:
+        raise click.BadParameter(f"it is {error}.", param=parameter) from error
 
 
 def topic_name(_context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -46,6 +46,7 @@ class PageClient(Protocol):
         start: str,
         partitions: list[int] | None,
         key: bytes | None,
+        headers: Iterable[tuple[str, str | bytes]],
         limit: int,
         wait_s: int,
     ) -> Deferred[Page]:
@@ -159,6 +160,7 @@ class _Pages:
                     start=start,
                     partitions=None if selection.partition is None else [selection.partition],
                     key=selection.key,
+                    headers=selection.headers,
                     limit=min(left, MOST_RECORDS),
                     wait_s=wait_s,
                 )

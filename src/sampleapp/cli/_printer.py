@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import click
 from twisted.internet.defer import Deferred
 from zope.interface import implementer
@@ -18,11 +20,19 @@ __all__ = ["Printer"]
 class Printer:
     """Prints each record as it arrives, until it has printed enough, or stdout has no reader."""
 
-    def __init__(self, *, follow: bool, limit: int | None, key: bytes | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        follow: bool,
+        limit: int | None,
+        key: bytes | None = None,
+        headers: Iterable[tuple[str, bytes]] = (),
+    ) -> None:
         """
         :param follow: True to go on after all existing records have been printed.
         :param limit: the maximum number of records to print.
         :param key: print only records with this key; ``None`` for all records.
+        :param headers: print only records with these headers.
         """
         self.done: Deferred[None] = Deferred()
         """Fires when nothing more will be printed; fails with an exception that click shows."""
@@ -32,11 +42,12 @@ class Printer:
         self._follow = follow
         self._limit = limit
         self._key = key
+        self._headers = headers
 
     def record_received(self, record: ConsumerRecord) -> None:
         """Print a record. A slow reader blocks this call, and so slows the broker down."""
         self.received += 1
-        if self.done.called or (self._key is not None and record.key != self._key):
+        if self.done.called or not record.matches(self._key, self._headers):
             return
         try:
             # Existing records follow each other closely; a new record may be the last for a long time.

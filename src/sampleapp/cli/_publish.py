@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import click
 
 from sampleapp.cli._base64 import from_base64
-from sampleapp.cli._options import WithDashes, checked_text, topic_name, url_option
+from sampleapp.cli._options import WithDashes, base64_key, checked_text, topic_name, url_option
 from sampleapp.cli._output import INTERRUPTED, CommandFailed, OutputLost, flush_results, note, print_result
 from sampleapp.cli._record import ResponseLost, publish_record
 from sampleapp.cli._run import run
@@ -76,15 +76,6 @@ def _headers(
     return headers or None
 
 
-def _base64_key(_context: click.Context, parameter: click.Parameter, value: str | None) -> bytes | None:
-    if value is None:
-        return None
-    try:
-        return from_base64(value)
-    except ValueError as error:
-        raise click.BadParameter(f"it is {error}.", param=parameter) from error
-
-
 def _timestamp(_context: click.Context, parameter: click.Parameter, value: str | None) -> datetime | None:
     if value is None:
         return None
@@ -115,7 +106,7 @@ def _timestamp(_context: click.Context, parameter: click.Parameter, value: str |
 )
 @click.option(
     "--key-base64",
-    callback=_base64_key,
+    callback=base64_key,
     metavar="BASE64",
     help="Key of the record, or of every record, in base64: for a key that is not text. Instead of --key.",
 )

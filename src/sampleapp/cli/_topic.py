@@ -49,6 +49,8 @@ class Selection(Struct, frozen=True, kw_only=True):
     """The only partition to print; ``None`` for all."""
     key: bytes | None = None
     """Print only records with this key; ``None`` for all records."""
+    headers: tuple[tuple[str, bytes], ...] = ()
+    """Print only records with all of these headers."""
     limit: int | None = None
     """The maximum number of records; ``None`` for all."""
     follow: bool = False
@@ -66,6 +68,7 @@ class Selection(Struct, frozen=True, kw_only=True):
         given = {"--key": None if self.key is None else os.fsdecode(self.key)}
         given["--from"] = None if self.start == "earliest" else self.start
         named = [f"{option} {value!r}" for option, value in given.items() if value is not None]
+        named += [f"--header {name + ':' + os.fsdecode(content)!r}" for name, content in self.headers]
         return f" for {' and '.join(named)}" if named else ""
 
     def patience_s(self, *, caught_up: bool, in_trouble: bool) -> float | None:
@@ -120,7 +123,9 @@ async def print_topic_of(broker: IBroker, selection: Selection, *, clock: IReact
     :raise click.ClickException: stdout cannot be written, the topic does not exist, or reading it has failed
         for good.
     """
-    printer = Printer(follow=selection.follow, limit=selection.limit, key=selection.key)
+    printer = Printer(
+        follow=selection.follow, limit=selection.limit, key=selection.key, headers=selection.headers
+    )
     supervisor = _Supervisor(broker=broker, printer=printer, selection=selection, clock=clock)
     beginning = Deferred.fromCoroutine(supervisor.begin())
     beginning.addErrback(supervisor.fail)

@@ -291,6 +291,7 @@ class Client:
         start: str = "earliest",
         partitions: Iterable[int] | None = None,
         key: str | bytes | None = None,
+        headers: Iterable[tuple[str, str | bytes]] = (),
         limit: int | None = None,
         wait_s: int = 0,
     ) -> Deferred[Page]:
@@ -307,6 +308,7 @@ class Client:
             RFC 3339, such as ``"2026-11-21T08:00:00Z"``.
         :param partitions: the partitions to read; ``None`` for all.
         :param key: reads only records with this key; text is encoded as UTF-8. ``None`` for all records.
+        :param headers: reads only records with all of these headers, up to 8; text is encoded as UTF-8.
         :param limit: the maximum number of records, from 1 to 10,000; ``None`` for 500. A page has about 1
             MiB at most.
         :param wait_s: the seconds to wait for a record if there is none, from 0 to 60.
@@ -315,7 +317,15 @@ class Client:
             on at a position, and with `sampleapp.errors.InvalidMessage` for an illegal name of a topic.
         """
         return Deferred.fromCoroutine(
-            self._read(topic=topic, start=start, partitions=partitions, key=key, limit=limit, wait_s=wait_s)
+            self._read(
+                topic=topic,
+                start=start,
+                partitions=partitions,
+                key=key,
+                headers=headers,
+                limit=limit,
+                wait_s=wait_s,
+            )
         )
 
     def stream(
@@ -325,6 +335,7 @@ class Client:
         start: str = "latest",
         partitions: Iterable[int] | None = None,
         key: str | bytes | None = None,
+        headers: Iterable[tuple[str, str | bytes]] = (),
     ) -> Stream:
         """
         Read a topic, and the records that are added to it, for as long as you like.
@@ -334,14 +345,16 @@ class Client:
             stream returns a `sampleapp.client.Gap` or a `sampleapp.client.Reset`, and goes on.
         :param partitions: the partitions to read; ``None`` for all.
         :param key: as for `read`.
+        :param headers: as for `read`.
         :return: an asynchronous iterator; it makes the first request when it is asked for the first item.
         :raise sampleapp.errors.InvalidMessage: the name of the topic is illegal.
         """
         # Only a position has this character.
         position = start if "~" in start else None
         chosen = None if partitions is None else list(partitions)
-        path, first = records_path(topic, start=start, partitions=chosen, key=key)
-        _, later = records_path(topic, partitions=chosen, key=key)
+        wanted = list(headers)
+        path, first = records_path(topic, start=start, partitions=chosen, key=key, headers=wanted)
+        _, later = records_path(topic, partitions=chosen, key=key, headers=wanted)
 
         def open_stream(position: str | None) -> Deferred[OpenResponse]:
             headers = Headers({b"Accept": [EVENT_STREAM]})
@@ -428,11 +441,18 @@ class Client:
         start: str,
         partitions: Iterable[int] | None,
         key: str | bytes | None,
+        headers: Iterable[tuple[str, str | bytes]],
         limit: int | None,
         wait_s: int,
     ) -> Page:
         path, query = records_path(
-            topic, start=start, partitions=partitions, key=key, limit=limit, wait_s=wait_s
+            topic,
+            start=start,
+            partitions=partitions,
+            key=key,
+            headers=headers,
+            limit=limit,
+            wait_s=wait_s,
         )
         answer = await self._exchanger.request(
             method="GET",

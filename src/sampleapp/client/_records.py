@@ -78,6 +78,7 @@ def records_path(
     start: str | None = None,
     partitions: Iterable[int] | None = None,
     key: str | bytes | None = None,
+    headers: Iterable[tuple[str, str | bytes]] = (),
     limit: int | None = None,
     wait_s: int = 0,
 ) -> tuple[str, str]:
@@ -94,6 +95,9 @@ def records_path(
         parameters.append(("partition", ",".join(map(str, partitions))))
     if key is not None:
         parameters.append(("key", key))
+    for name, content in headers:
+        text = content.encode() if isinstance(content, str) else content
+        parameters.append(("header", b"%b:%b" % (name.encode(), text)))
     if limit is not None:
         parameters.append(("limit", str(limit)))
     if wait_s:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import islice
-from typing import Any, Final, Protocol
+from itertools import chain, islice
+from typing import Any, Final, Protocol, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -18,6 +18,8 @@ __all__ = ["Broadcast", "Selection", "Subscriber", "SubscriberGroup", "Subscribe
 
 _LARGE: Final = 8 * 1024
 """Bytes of events above which each subscriber is asked for room: what it does not take stays in memory."""
+Headers: TypeAlias = "tuple[tuple[str, bytes], ...]"
+_Name: TypeAlias = "tuple[bytes | None, Headers]"
 _SKIPPED: Final = b"-"
 _NONE: Final[frozenset[int]] = frozenset()
 
@@ -33,6 +35,8 @@ class Selection(Struct, frozen=True):
     """Partitions that are left out of all."""
     key: bytes | None = None
     """The only key; ``None`` for all records."""
+    headers: Headers = ()
+    """The headers that each record must have, ascending."""
 
     def has(self, partition: int) -> bool:
         """Return whether it has the records of a partition."""
@@ -94,14 +98,16 @@ class SubscriberGroup:
         "_passing",
         "_retiring",
         "broadcast",
+        "headers",
         "key",
     )
 
     _log = Logger()
 
-    def __init__(self, broadcast: Broadcast, key: bytes | None) -> None:
+    def __init__(self, broadcast: Broadcast, key: bytes | None, headers: Headers) -> None:
         self.broadcast: Final = broadcast
         self.key: Final = key
+        self.headers: Final = headers
         self._members: dict[Subscriber, None] = {}
         self._fragments: list[tuple[bytes, bytes]] = []
         self._chunks: deque[_Chunk] = deque()
@@ -215,16 +221,27 @@ class SubscriberGroup:
 class Broadcast:
     """The positions of all subscribers of some partitions, and their groups."""
 
-    __slots__ = ("_parts", "_position", "by_key", "everything", "has_frequent_ids", "heartbeat", "selection")
+    __slots__ = (
+        "_parts",
+        "_position",
+        "by_header",
+        "by_key",
+        "everything",
+        "has_frequent_ids",
+        "heartbeat",
+        "selection",
+    )
 
     def __init__(self, vector: Mapping[int, int], selection: Selection) -> None:
         """
         :param vector: the offset to read next of each partition; the first record for those without one.
-        :param selection: its key does not matter.
+        :param selection: its key and headers do not matter.
         """
         self.selection: Final = selection
         self.everything: SubscriberGroup | None = None
         self.by_key: dict[bytes, SubscriberGroup] = {}
+        # By one of the headers of each: a record must not be compared with those of all groups.
+        self.by_header: dict[tuple[str, bytes | None], dict[_Name, SubscriberGroup]] = {}
         self._parts: list[bytes] = []
         self._position: bytes | None = None
         self.heartbeat: Any = None
@@ -239,7 +256,7 @@ class Broadcast:
     @property
     def groups(self) -> list[SubscriberGroup]:
         """All groups."""
-        groups = list(self.by_key.values())
+        groups = [*self.by_key.values(), *chain.from_iterable(map(dict.values, self.by_header.values()))]
         return groups if self.everything is None else [self.everything, *groups]
 
     @property
@@ -261,16 +278,39 @@ class Broadcast:
         """Set the position in a partition."""
         self._set(partition, b"%d" % offset)
 
-    def group(self, key: bytes | None) -> SubscriberGroup:
-        """Return the group for a key, or for all records."""
+    def group(self, key: bytes | None, headers: Headers = ()) -> SubscriberGroup:
+        """Return the group for a key and headers, or for all records."""
+        if headers:
+            return self._group_of_headers(key, headers)
         if key is None:
             if self.everything is None:
-                self.everything = SubscriberGroup(self, None)
+                self.everything = SubscriberGroup(self, None, ())
             return self.everything
         group = self.by_key.get(key)
         if group is None:
-            group = self.by_key[key] = SubscriberGroup(self, key)
+            group = self.by_key[key] = SubscriberGroup(self, key, ())
         return group
+
+    def _group_of_headers(self, key: bytes | None, headers: Headers) -> SubscriberGroup:
+        name = key, headers
+        indexed = [self.by_header.get(header, {}) for header in headers]
+        for groups in indexed:
+            if name in groups:
+                return groups[name]
+        # The rarest one: that of few groups.
+        header, _ = min(zip(headers, indexed, strict=True), key=lambda each: len(each[1]))
+        group = SubscriberGroup(self, key, headers)
+        self.by_header.setdefault(header, {})[name] = group
+        return group
+
+    def groups_for(self, record: ConsumerRecord) -> list[SubscriberGroup]:
+        """Return the groups for headers that a record has."""
+        return [
+            group
+            for header in dict.fromkeys(record.headers)
+            for group in self.by_header.get(header, {}).values()
+            if record.matches(group.key, group.headers)
+        ]
 
     def drop(self, group: SubscriberGroup) -> None:
         """Forget an empty group."""
@@ -278,6 +318,12 @@ class Broadcast:
             self.everything = None
         elif group.key is not None and self.by_key.get(group.key) is group:
             del self.by_key[group.key]
+        for header in group.headers:
+            groups = self.by_header.get(header, {})
+            if groups.get((group.key, group.headers)) is group:
+                del groups[group.key, group.headers]
+                if not groups:
+                    del self.by_header[header]
 
     def _set(self, partition: int, part: bytes) -> None:
         parts = self._parts
@@ -320,12 +366,12 @@ class Subscribers:
 
         :param vector: the offset of each partition from which on records are taken.
         """
-        name = _without_key(selection)
+        name = replace(selection, key=None, headers=())
         broadcast = self._broadcasts.get(name)
         if broadcast is None:
             known = {partition: offset for partition, offset in vector.items() if name.has(partition)}
             broadcast = self._broadcasts[name] = Broadcast(known, name)
-        broadcast.group(selection.key).add(subscriber, self._make_event)
+        broadcast.group(selection.key, selection.headers).add(subscriber, self._make_event)
 
     def leave(self, subscriber: Subscriber) -> None:
         """Remove a subscriber, if it has joined."""
@@ -343,17 +389,24 @@ class Subscribers:
                 continue
             everything, by_key = broadcast.everything, broadcast.by_key
             # Before the broadcast moves: after a fault, subscribers read on by themselves from its position.
-            if events is None and (everything is not None or any(record.key in by_key for record in records)):
+            of_headers: list[Sequence[SubscriberGroup]] = (
+                [broadcast.groups_for(record) for record in records]
+                if broadcast.by_header
+                else [()] * len(records)
+            )
+            if events is None and (
+                everything is not None or any(record.key in by_key for record in records) or any(of_headers)
+            ):
                 events = record_events(records)
             try:
                 for index, record in enumerate(records):
                     broadcast.move(partition, record.offset + 1)
                     of_key = by_key.get(record.key) if by_key and record.key is not None else None
-                    if events is None or (everything is None and of_key is None):
+                    if events is None or (everything is None and of_key is None and not of_headers[index]):
                         continue
                     name = id_line(broadcast.position) if broadcast.has_frequent_ids else b""
                     fragment = name, events[index]
-                    for group in (everything, of_key):
+                    for group in (everything, of_key, *of_headers[index]):
                         if group is not None:
                             self._busy[group] = None
                             group.append(fragment)
@@ -408,7 +461,3 @@ class Subscribers:
         broadcast.drop(group)
         if self._broadcasts.get(broadcast.selection) is broadcast and not broadcast.groups:
             del self._broadcasts[broadcast.selection]
-
-
-def _without_key(selection: Selection) -> Selection:
-    return selection if selection.key is None else replace(selection, key=None)

@@ -149,7 +149,7 @@ class Feed:
             for record in self._recent.records
             if record.partition in wanted
             and record.offset >= positions.get(record.partition, 0)
-            and (selection.key is None or record.key == selection.key)
+            and record.matches(selection.key, selection.headers)
         ]
         self._subscribers.join(subscriber, self._vector, selection)
         return found, missed

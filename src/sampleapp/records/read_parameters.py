@@ -44,7 +44,9 @@ _OFFSET_OF_TIME: Final = re.compile(r" (?=[0-9]{2}:[0-9]{2}\Z)", re.ASCII)
 _LONGEST_SHOWN: Final = 60
 
 _LATEST: Final = FromEnd(0)
-_OF_BOTH: Final = (b"from", b"partition", b"key", b"key_hex")
+_OF_BOTH: Final = (b"from", b"partition", b"key", b"key_hex", b"header")
+MOST_HEADERS: Final = 8
+"""The most headers to look for in each record."""
 _OF_PAGES: Final = (*_OF_BOTH, b"limit", b"wait")
 _OF_STREAMS: Final = (*_OF_BOTH, b"last_event_id", b"lastEventId")
 _WHERE: Final = {
@@ -69,6 +71,8 @@ class PageParameters(Struct, frozen=True, kw_only=True):
     """The only partitions to read, ascending; ``None`` for all."""
     key: bytes | None = None
     """Return only records with this key; ``None`` for all records."""
+    headers: tuple[tuple[str, bytes], ...] = ()
+    """Return only records with all of these headers, ascending."""
     limit: int = DEFAULT_LIMIT
     """The most records of the page: 1 to `MOST_RECORDS`."""
     wait_s: int = 0
@@ -84,6 +88,8 @@ class StreamParameters(Struct, frozen=True, kw_only=True):
     """The only partitions to read, ascending; ``None`` for all."""
     key: bytes | None = None
     """Send only records with this key; ``None`` for all records."""
+    headers: tuple[tuple[str, bytes], ...] = ()
+    """Send only records with all of these headers, ascending."""
     source: str = "from"
     """The name of the parameter or of the header field that `start` is from."""
 
@@ -108,6 +114,7 @@ def read_page_parameters(query: bytes) -> PageParameters:
         start=_read_start(values, faults, EARLIEST),
         partitions=_read(values, b"partition", _partitions, faults, None),
         key=_key(values, faults),
+        headers=_headers(query, values, faults),
         limit=_read(values, b"limit", _limit, faults, DEFAULT_LIMIT),
         wait_s=_read(values, b"wait", _wait, faults, 0),
     )
@@ -150,6 +157,7 @@ def read_stream_parameters(query: bytes, last_event_ids: Sequence[bytes] = ()) -
         start=start,
         partitions=_read(values, b"partition", _partitions, faults, None),
         key=_key(values, faults),
+        headers=_headers(query, values, faults),
         source=source,
     )
     _check_position(parameters.start, parameters.partitions, source, faults)
@@ -174,7 +182,7 @@ def _values(query: bytes, known: Sequence[bytes], faults: list[Fault]) -> dict[b
         else:
             unknown[name] = None
     for name, count in counts.items():
-        if count > 1:
+        if count > 1 and name != b"header":
             faults.append(
                 Fault(
                     f"/{name.decode()}",
@@ -284,6 +292,30 @@ def _key(values: dict[bytes, bytes], faults: list[Fault]) -> bytes | None:
     if b"key" in values:
         return values[b"key"]
     return _read(values, b"key_hex", _from_hex, faults, None)
+
+
+def _headers(query: bytes, values: dict[bytes, bytes], faults: list[Fault]) -> tuple[tuple[str, bytes], ...]:
+    if b"header" not in values:
+        return ()
+    headers = set()
+    for parameter, value in decoded_parameters(query):
+        if parameter == b"header":
+            name, colon, content = value.partition(b":")
+            try:
+                headers.add((name.decode(), content))
+            except UnicodeDecodeError:
+                faults.append(Fault("/header", 'The name in "header" is not UTF-8.'))
+            if not colon:
+                text = _shown(value.decode("utf-8", "replace"))
+                faults.append(
+                    Fault(
+                        "/header",
+                        f'"header" is a name, a colon and a content, as in "source:shop"; {text} is not.',
+                    )
+                )
+    if len(headers) > MOST_HEADERS:
+        faults.append(Fault("/header", f'"header" may be there up to {MOST_HEADERS} times.'))
+    return tuple(sorted(headers))
 
 
 def _from_hex(text: str) -> bytes | None:

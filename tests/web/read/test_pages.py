@@ -129,6 +129,7 @@ def test_a_request_for_an_offset_and_a_time_begins_there(service, topic):
     [
         ("?wait=0&limit=500", b"<?from=id0~0.0>"),
         ("?key=a%20%26b&limit=7&wait=5", b"<?from=id0~0.0&key=a%20%26b&limit=7&wait=5>"),
+        ("?header=a%3Ab:c&header=z:", b"<?from=id0~0.0&header=a:b:c&header=z:>"),
         ("?key_hex=ff00", b"<?from=id0~0.0&key=%FF%00>"),
         ("?partition=1,0", b"<?from=id0~0.0&partition=0-1>"),
         ("?partition=1", b"<?from=id0~-.0&partition=1>"),
@@ -329,6 +330,23 @@ def test_a_page_waits_for_its_key_and_its_partition(service, topic):
     topic.publish(1)
     service.run(2, step=0.01)
     assert with_partition.page.places == [(1, 0)]
+
+
+def test_a_page_and_a_wait_are_for_the_records_with_all_headers(service, topic):
+    shop, web = ("source", b"shop"), ("source", b"web")
+    for headers in [(), (shop,), (web,), (shop, ("a", None)), (web, shop), (("source", None),)]:
+        topic.publish(0, b"v", b"k", headers=headers)
+    assert service.page("?header=source:shop").places == [(0, 1), (0, 3), (0, 4)]
+    assert service.page("?header=source:shop&header=source:web").places == [(0, 4)]
+    assert service.page("?header=source:shop&key=other").status == 204
+    assert service.page("?header=source:").status == 204
+    assert service.page("?header=source:shop&limit=1").position == "id0~2.0"
+    waiting = service.ask("?from=latest&wait=30&header=source:web&key=k")
+    for headers in [(shop,), (), (web,)]:
+        assert not waiting.is_answered
+        topic.publish(0, b"v", b"k", headers=headers)
+        service.run(2, step=0.1)
+    assert waiting.page.places == [(0, 8)]
 
 
 def test_a_page_waits_for_a_new_partition(service, topic):

@@ -157,6 +157,17 @@ def test_only_records_of_the_key_are_sent_and_the_position_moves_over_others(ser
     assert client.read().reader.last_event_id == "id0~5.0"
 
 
+def test_only_records_with_the_headers_are_sent_live_and_from_the_past(service, topic):
+    shop = ("source", b"shop")
+    for headers in [(shop,), (), (("a", b""), shop)]:
+        topic.publish(0, b"past", headers=headers)
+    client = joined(service, "header=source:shop&from=earliest", headers=(shop,))
+    for headers in [(), (shop,), (("source", b"web"),)]:
+        topic.publish(0, b"live", headers=headers)
+    service.run(1)
+    assert [record["offset"] for record in client.read().records] == [0, 2, 4]
+
+
 def test_the_empty_key_is_a_key(service, topic):
     client = joined(service, "key=", key=b"")
     for key in (None, b"", b"a"):

@@ -13,7 +13,7 @@ from sampleapp.messages.rest_proxy_bodies import EmbeddedFormat
 from sampleapp.model import MEDIA_TYPES, TOPIC_PATTERN, TOPIC_RULE, Message, Reading, RecordMetadata
 from sampleapp.records import position_errors
 from sampleapp.records.event_stream import MEDIA_TYPE
-from sampleapp.records.read_parameters import DEFAULT_LIMIT, LONGEST_WAIT_S, MOST_RECORDS
+from sampleapp.records.read_parameters import DEFAULT_LIMIT, LONGEST_WAIT_S, MOST_HEADERS, MOST_RECORDS
 from sampleapp.web import errors as request_errors
 from sampleapp.web.descriptions import (
     CACHE_CONTROL,
@@ -496,6 +496,12 @@ READ_RECORDS: Final = Description(
             "key_hex",
             "The same as `key`, as hexadecimal digits. Only one of both may be given.",
             {"type": "string", "pattern": "^([0-9A-Fa-f]{2})*$"},
+        ),
+        in_query(
+            "header",
+            "Return only records with this header, as `NAME:VALUE`: any bytes, form-encoded. "
+            "May be there several times, for records that have all of them.",
+            {"type": "array", "items": {"type": "string", "pattern": "^[^:]*:"}, "maxItems": MOST_HEADERS},
         ),
         in_query(
             "limit",

@@ -80,11 +80,15 @@ class _Found(Struct):
 
 
 class _Search:
-    """A search for the records with a key."""
+    """A search for the records with a key, or with headers."""
 
-    def __init__(self, key: bytes, limit: int) -> None:
-        """:param limit: the most records to find."""
+    def __init__(self, key: bytes | None, headers: Sequence[tuple[str, bytes]], limit: int) -> None:
+        """
+        :param key: as for `ConsumerRecord.matches`, like ``headers``.
+        :param limit: the most records to find.
+        """
         self._key = key
+        self._headers = headers
         self._limit = limit
         self._found_bytes = 0
         self.found_memory = 0
@@ -114,7 +118,7 @@ class _Search:
                 if len(self.found) >= self._limit or self._found_bytes >= _PAGE_BYTES:
                     left[record.partition] = record.offset
                     break
-                if record.key == self._key:
+                if record.matches(self._key, self._headers):
                     self.found.append(record)
                     self._found_bytes += record.size
                     self.found_memory += _memory_of([record])
@@ -274,9 +278,9 @@ class RecordPages:
     async def _find(
         self, request: Request, turn: ReadTurn, cursor: Cursor, parameters: PageParameters
     ) -> _Found:
-        """Read up to a page of records; with a key, search for them."""
-        if parameters.key is not None:
-            return await self._search(request, turn, cursor, parameters.key, parameters.limit)
+        """Read up to a page of records; with a key or headers, search for them."""
+        if parameters.key is not None or parameters.headers:
+            return await self._search(request, turn, cursor, parameters)
         for _ in range(_MOST_READS):
             before = cursor.offsets
             result = await self._read(request, turn, cursor, parameters.limit)
@@ -310,10 +314,10 @@ class RecordPages:
         return result
 
     async def _search(
-        self, request: Request, turn: ReadTurn, cursor: Cursor, key: bytes, limit: int
+        self, request: Request, turn: ReadTurn, cursor: Cursor, parameters: PageParameters
     ) -> _Found:
-        """Read until there is a page of records with a key, or enough was looked at."""
-        search = _Search(key, limit)
+        """Read until there is a page of records with the key and headers, or enough was looked at."""
+        search = _Search(parameters.key, parameters.headers, parameters.limit)
         for _ in range(_MOST_READS):
             before = cursor.offsets
             try:
@@ -429,6 +433,9 @@ def _next_page(position: bytes, parameters: PageParameters) -> bytes:
         query.append(b"partition=" + _ranges(parameters.partitions))
     if parameters.key is not None:
         query.append(b"key=" + quote_from_bytes(parameters.key, safe="").encode("ascii"))
+    for name, content in parameters.headers:
+        header = b"%b:%b" % (name.encode(), content)
+        query.append(b"header=" + quote_from_bytes(header, safe=":").encode("ascii"))
     if parameters.limit != DEFAULT_LIMIT:
         query.append(b"limit=%d" % parameters.limit)
     if parameters.wait_s:

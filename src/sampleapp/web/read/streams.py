@@ -156,6 +156,7 @@ class RecordStream(EventStream):
         "_budget",
         "_epoch",
         "_feed",
+        "_headers",
         "_is_reading",
         "_key",
         "_needed_bytes",
@@ -185,6 +186,7 @@ class RecordStream(EventStream):
         self._owner: Final = owner
         self._topic: Final = topic
         self._key: Final = parameters.key
+        self._headers: Final = parameters.headers
         self._partitions: Final = parameters.partitions
         self._at: Cursor | None = Cursor(topic, parameters.start, parameters.partitions)
         """Where it reads by itself; ``None`` while the feed does it."""
@@ -445,7 +447,15 @@ class RecordStream(EventStream):
 
     def _name_of_page(self, cursor: Cursor) -> Hashable:
         offsets = tuple(sorted(cursor.offsets.items()))
-        return self._topic, cursor.topic_id, offsets, cursor.partitions, cursor.skipped, self._key
+        return (
+            self._topic,
+            cursor.topic_id,
+            offsets,
+            cursor.partitions,
+            cursor.skipped,
+            self._key,
+            self._headers,
+        )
 
     async def _wait_for_client(self) -> None:
         """Read nothing more for a client that has not taken the last page yet."""
@@ -484,8 +494,8 @@ class RecordStream(EventStream):
             events, count = encode_event(data, event="gap", event_id=broadcast.position.decode("ascii")), 1
         cursor.advance(result)
         records = result.records
-        if self._key is not None:
-            records = [record for record in records if record.key == self._key]
+        if self._key is not None or self._headers:
+            records = [record for record in records if record.matches(self._key, self._headers)]
         return events + _events(broadcast, records, self._broadcast(cursor).position), count + len(records)
 
     def _reset_event(self, cursor: Cursor, reason: str) -> bytes:
@@ -497,7 +507,7 @@ class RecordStream(EventStream):
 
     def _selection(self, cursor: Cursor, topic_id: str) -> Selection:
         partitions = None if cursor.partitions is None else frozenset(cursor.partitions)
-        return Selection(topic_id, partitions, cursor.skipped, self._key)
+        return Selection(topic_id, partitions, cursor.skipped, self._key, self._headers)
 
     async def _pause(self, delay_s: float) -> None:
         timer: IDelayedCall
