@@ -397,6 +397,17 @@ def test_a_file_that_has_no_keys_is_a_mistake_in_that_of_the_callers(files, tmp_
         files.use(FILE)
 
 
+def test_a_file_without_a_key_for_the_algorithms_of_its_issuer_is_a_mistake(files, tmp_path):
+    (tmp_path / "keys.json").write_bytes(jwks(jwk()))
+    with pytest.raises(Mistake) as caught:
+        files.use(FILE.replace("jwks =", 'algorithms = ["RS256", "ES384"]\njwks ='))
+    assert str(caught.value) == (
+        "issuers.example.jwks names a file with keys for ES256 only, so every token would be rejected: the "
+        "issuer's algorithms are RS256, ES384."
+    )
+    assert files.use(FILE.replace("jwks =", 'algorithms = ["RS256", "ES256"]\njwks ='))
+
+
 def test_a_file_of_keys_that_every_user_may_write_to_is_rejected(files, tmp_path):
     written(tmp_path / "keys.json", jwks(jwk()), mode=0o646)
     with pytest.raises(Mistake, match=r"names a file that cannot be read: Every user .* \(chmod o-w\)"):

@@ -314,3 +314,21 @@ def test_where_keys_cannot_be_fetched_over_tls_the_service_does_not_start(tmp_pa
         "sampleapp: --callers: the keys of issuers.login: TLS cannot be used in a process that may not make "
         "memory executable: under systemd, set MemoryDenyWriteExecute=no.\n"
     )
+
+
+def test_callers_who_can_neither_publish_nor_read_are_named_until_that_changes(with_file):
+    def lines_of_reload(text):
+        with_file.path.write_text(text)
+        with logged_lines() as lines:
+            with_file.reload()
+            with_file.read_one()
+        return [line for line in lines if "no right" in line]
+
+    without = [caller(f"c{number}") for number in range(12)]
+    full = caller("t", "metrics = true")
+    sentence = "The callers file grants no right to 12 caller(s), who can neither publish nor read: "
+    assert lines_of_reload(full + "".join(without)) == [
+        f"{sentence}c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, \N{HORIZONTAL ELLIPSIS}."
+    ]
+    assert lines_of_reload("".join(without) + full) == []
+    assert lines_of_reload(full) == []

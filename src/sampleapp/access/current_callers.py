@@ -6,7 +6,7 @@ import gc
 import os
 import sys
 import time
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from itertools import chain
@@ -21,6 +21,7 @@ from sampleapp.access import (
     Authenticator,
     Callers,
     HookVerifier,
+    Right,
     TokenVerifier,
 )
 from sampleapp.access.callers_file import callers_document, callers_in, read_callers_file
@@ -29,6 +30,7 @@ from sampleapp.access.hook_secrets import HookKeys, load_hook_keys, secret_paths
 from sampleapp.access.hooks import Hook
 from sampleapp.access.issuer_keys import IssuerKeys, fetch_with, key_paths, load_keys
 from sampleapp.access.jwks import KeySet
+from sampleapp.access.patterns import TopicPatterns
 from sampleapp.concurrency.time_slices import TimeSlices
 from sampleapp.file_permissions import is_readable_by_all
 
@@ -36,6 +38,11 @@ __all__ = ["CurrentCallers"]
 
 _SWITCH_INTERVAL_S: Final = 0.0005
 """How long a thread that parses keeps other threads waiting, in seconds; a tenth of Python's default."""
+
+
+_RIGHTS: Final = frozenset(Right) - {Right.NONE, Right.ANY}
+_MOST_NAMES: Final = 10
+"""Callers that one line of the log names."""
 
 
 class _Content(NamedTuple):
@@ -46,6 +53,8 @@ class _Content(NamedTuple):
     """The keys from files, by the names of their issuers."""
     hook_keys: Mapping[str, HookKeys]
     """The keys of hooks, by their names."""
+    without_rights: tuple[str, ...]
+    """The names of callers who can neither publish nor read."""
 
 
 class CurrentCallers:
@@ -59,7 +68,7 @@ class CurrentCallers:
         *,
         reactor: Any,
         recorded_names: AbstractSet[str] = frozenset(),
-        idempotent_topics: Container[str] | None = None,
+        idempotent_topics: TopicPatterns | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
         """
@@ -76,6 +85,7 @@ class CurrentCallers:
         self._recorded_names = recorded_names
         self._idempotent_topics = idempotent_topics
         self._readable: set[Path] = set()
+        self._without_rights: tuple[str, ...] = ()
         self._reactor = reactor
         self._keys = IssuerKeys(fetch=fetch_with(reactor), clock=reactor, on_withdrawn=self._forget)
         self._key_paths: tuple[str, ...] = ()
@@ -95,6 +105,7 @@ class CurrentCallers:
         )
         """Verifies the requests of the hooks that are in the file now."""
         self._warn_of_readable_secrets(content)
+        self._warn_of_callers_without_rights(content.without_rights)
 
     def _load(self) -> _Content:
         directory = self._path.parent
@@ -113,6 +124,7 @@ class CurrentCallers:
                 callers,
                 load_keys(callers, directory=directory),
                 load_hook_keys(hooks, directory=directory),
+                tuple(each.name for each in callers.by_name.values() if not any(map(each.has, _RIGHTS))),
             )
 
     def _require_unrecorded_signatures(self, hooks: Mapping[str, Hook]) -> None:
@@ -133,10 +145,21 @@ class CurrentCallers:
             ):
                 raise Mistake(
                     ("hooks", hook.name, "idempotency_header"),
-                    f"makes the service reject every delivery, since the topic {hook.topic} on Kafka takes no "
-                    f"idempotency keys; start the service with --idempotent-topic {hook.topic}, or remove "
+                    f"makes the service reject every delivery, since the topic {hook.topic} on Kafka takes "
+                    f"no idempotency keys; start the service with --idempotent-topic {hook.topic}, or remove "
                     "idempotency_header",
                 )
+
+    def _warn_of_callers_without_rights(self, names: tuple[str, ...]) -> None:
+        if names and names != self._without_rights:
+            self._log.warn(
+                "The callers file grants no right to {count} caller(s), who can neither publish nor read: "
+                "{names}.",
+                count=len(names),
+                names=", ".join(names[:_MOST_NAMES])
+                + (", \N{HORIZONTAL ELLIPSIS}" if len(names) > _MOST_NAMES else ""),
+            )
+        self._without_rights = names
 
     def _warn_of_readable_secrets(self, content: _Content) -> None:
         """Warn of each file with a secret that every user of this machine may read, once."""
@@ -217,6 +240,7 @@ class CurrentCallers:
         self.authenticator.use(content.callers, *self._verifiers(content))
         self.hooks.use(content.callers.hooks, content.hook_keys)
         self._warn_of_readable_secrets(content)
+        self._warn_of_callers_without_rights(content.without_rights)
 
     def _forget(self) -> None:
         self.authenticator.forget()

@@ -318,11 +318,18 @@ def _require_tls(name: str) -> None:
 def _load(path: Path, issuer: Issuer) -> KeySet:
     member = ("issuers", issuer.name, "jwks")
     try:
-        return parse_jwks(read_file(path))
+        keys = parse_jwks(read_file(path))
     except OSError as error:
         raise Mistake(member, f"names a file that cannot be read: {error.strerror}") from error
     except JWKSError as error:
         raise Mistake(member, f"names a file that {error}") from error
+    if keys.algorithms.isdisjoint(issuer.algorithms):
+        raise Mistake(
+            member,
+            f"names a file with keys for {', '.join(sorted(keys.algorithms))} only, so every token would be "
+            f"rejected: the issuer's algorithms are {', '.join(issuer.algorithms)}",
+        )
+    return keys
 
 
 def _without_query(url: str) -> str:

@@ -77,6 +77,11 @@ class KeySet:
     def __len__(self) -> int:
         return len(self._keys)
 
+    @property
+    def algorithms(self) -> frozenset[str]:
+        """The algorithms that its keys may verify."""
+        return frozenset(name for key in self._keys for name in key.algorithms)
+
     def find(self, kid: str | None, algorithm: str) -> list[VerificationKey] | None:
         """
         Find the keys that may verify a token.
