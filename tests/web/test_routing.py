@@ -141,6 +141,28 @@ def test_a_trailing_slash_is_named_with_the_right_path(service, method, path, ri
     )
 
 
+@pytest.mark.parametrize(
+    "accept", [b"*/*", b"text/event-stream", b"application/json", b"text/html, TEXT/EVENT-STREAM;q=0.5"]
+)
+def test_an_unknown_path_below_a_topic_is_a_problem_and_no_error_of_rest_proxy(service, accept):
+    for path in ("/topics/t/recrods", "/topics/t/partitions/0/x", "/topics/t/x/y", "/topics/t/changes"):
+        response = service.request("GET", path, [(b"Accept", accept)])
+        assert_problem(response, 404)
+
+
+def test_a_reader_of_events_gets_problems_on_paths_of_rest_proxy_too(service):
+    for path in ("/topics/none", "/topics/t/partitions/7"):
+        response = service.request("GET", path, [(b"Accept", b"text/event-stream")])
+        assert response.headers[b"content-type"] == b"application/problem+json"
+
+
+def test_who_looks_for_consumers_is_told_where_topics_are_read(service):
+    for path in ("/consumers/group", "/consumers/group/instances/i/records"):
+        response = service.request("POST", path, [(b"Content-Type", b"application/vnd.kafka.v2+json")], b"{}")
+        assert response.status == 404
+        assert "GET /topics/{topic}/records" in json.loads(response.body)["message"]
+
+
 @pytest.mark.parametrize("path", ["/nothing/", "//", "/messages//", "/messages/x/", "/docs/a/b/"])
 def test_other_unknown_paths_with_a_trailing_slash_are_not_found(service, path):
     response = service.request("GET", path)

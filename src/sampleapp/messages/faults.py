@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from sampleapp.errors import Fault, InvalidMessage
+from sampleapp.errors import Fault, InvalidMessage, MalformedMessage
 from sampleapp.messages.json_text import LARGE, JSONObject, decode_json, require_json
 from sampleapp.messages.timestamps import InvalidTimestamp, parse_timestamp
 from sampleapp.model import MOST_HEADERS, TOPIC_RULE, Message, is_legal_topic
@@ -49,6 +49,9 @@ _GREATEST_WHOLE: Final = 2.0**53
 """The greatest floating-point number that is surely the integer that the caller wrote."""
 
 _BASE64: Final = 'base64 with padding (RFC 4648, section 4), such as "AP8="'
+_MANY: Final = "Send many messages in one request as application/x-ndjson, one on each line."
+_AFTER_JSON: Final = re.compile(r"not JSON: (?:Extra data|trailing characters)")
+"""Of the errors of both decoders, the one about more than one value."""
 _WAYS_OUT: Final = "Send its JSON as a string, or as the body of a POST to /topics/{topic}."
 """For a ``content`` that is JSON itself."""
 _A_TIMESTAMP: Final = (
@@ -122,9 +125,7 @@ def parse_or_name_faults(body: bytes, source: str) -> Message:
     :raise MalformedMessage: the body is not JSON.
     :raise InvalidMessage: the body is not a message.
     """
-    if len(body) > LARGE:
-        _require_few_values(body, source)
-    document = decode_json(body, source=source)
+    document = _decode_one(body, source)
     if not isinstance(document, JSONObject):
         raise InvalidMessage([_not_an_object(_type_name(document))])
     if len(document) > _MOST_MEMBERS:
@@ -146,6 +147,18 @@ def parse_or_name_faults(body: bytes, source: str) -> Message:
     if "timestamp" in values:
         values["timestamp"] = parse_timestamp(_whole(values["timestamp"]))
     return Message(**values)
+
+
+def _decode_one(body: bytes, source: str) -> Any:
+    """Decode the JSON of a message; raises as `parse_or_name_faults` does."""
+    try:
+        if len(body) > LARGE:
+            _require_few_values(body, source)
+        return decode_json(body, source=source)
+    except MalformedMessage as error:
+        if _AFTER_JSON.search(str(error)) is None:
+            raise
+        raise MalformedMessage(f"{error} {_MANY}") from error
 
 
 def _faults_with_names(headers: JSONObject, values: dict[str, Any], *, room: int) -> list[Fault]:
@@ -232,7 +245,8 @@ def _faults(members: JSONObject, values: dict[str, Any]) -> Iterator[Fault]:
 
 
 def _not_an_object(type_name: str) -> Fault:
-    return Fault("", f"A message is a JSON object, not {type_name}.")
+    ways_out = f" {_MANY}" if type_name == _TYPE_NAMES["array"] else ""
+    return Fault("", f"A message is a JSON object, not {type_name}.{ways_out}")
 
 
 def _wrong_type(name: str, type_name: str) -> Fault:

@@ -49,7 +49,7 @@ class _Detail(Struct):
 _ABSENT: Final = (
     (
         re.compile(rb"/consumers(?:/|$)"),
-        "The service has no consumers of REST Proxy's API v2 or v3. Read topics with a Kafka client.",
+        "The service has no consumers of REST Proxy's API. Read a topic with GET /topics/{topic}/records.",
     ),
     (re.compile(rb"/v3(?:/|$)"), "The service does not support REST Proxy's API v3, only v2."),
     (re.compile(rb"/brokers(?:/|$)"), "The service does not list the brokers of the cluster."),
@@ -59,6 +59,10 @@ _ABSENT: Final = (
     ),
 )
 
+_OF_REST_PROXY: Final = re.compile(rb"/topics(?:/[^/]+(?:/partitions(?:/[^/]+(?:/offsets|/messages)?)?)?)?/?")
+"""Paths to read that only REST Proxy has, or that it has as well."""
+_NOT_OF_REST_PROXY: Final = re.compile(rb"application/problem\+json|text/event-stream", re.IGNORECASE)
+"""Media types that no client of REST Proxy names."""
 _RECORDS: Final = re.compile(rb"/topics/[^/]+/(?:records|schema)(?:/|$)")
 """Paths of this service's own, below one of REST Proxy's."""
 LONGEST_PATH: Final = 2048
@@ -92,8 +96,8 @@ def _is_of_rest_proxy(
     Return whether the client expects the responses of REST Proxy.
 
     It does if it names one of REST Proxy's media types. Clients often read the paths that only REST Proxy has
-    without naming one. ``/messages`` is not a path of REST Proxy, and its errors may say more than an error
-    object can.
+    without naming one, but never as a stream. ``/messages`` is not a path of REST Proxy, and its errors may say
+    more than an error object can.
 
     :param path: as it was sent.
     """
@@ -101,9 +105,9 @@ def _is_of_rest_proxy(
         return False
     if any(is_of_rest_proxy(each) for each in content_types) or (accept and is_of_rest_proxy(accept)):
         return True
-    if method not in (b"GET", b"HEAD") or (accept and _PROBLEM[1] in accept.lower()):
+    if method not in (b"GET", b"HEAD") or (accept and _NOT_OF_REST_PROXY.search(accept)):
         return False
-    return path == b"/topics" or path.startswith(b"/topics/")
+    return _OF_REST_PROXY.fullmatch(path) is not None
 
 
 def is_of_records(path: bytes) -> bool:

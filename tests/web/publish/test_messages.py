@@ -100,6 +100,16 @@ def test_a_rejected_request_publishes_nothing_and_the_body_s_fault_decides_the_s
         assert ("errors" in problem) == (response.status == 422)
 
 
+@pytest.mark.parametrize("size", [1, 100_000])
+@pytest.mark.parametrize("form", [b"[%b,%b]", b"%b\n%b\n", b"%b %b", b"[]%.0b%.0b", b"[[1]]%.0b%.0b"])
+def test_many_messages_as_one_are_rejected_with_the_type_that_takes_them(service, form, size):
+    one = encoded(topic="t", content="x" * size)
+    response = service.post(form % (one, one))
+    assert response.status in (400, 422)
+    assert "as application/x-ndjson, one on each line." in json.loads(response.body)["detail"]
+    assert service.broker.records == []
+
+
 def test_an_answer_in_json_ends_its_line_but_for_the_readings():
     service = InMemoryService(broker=PromptBroker())
     published = service.post(encoded(topic="t", content="c"))
@@ -188,6 +198,7 @@ NOT_FOR_CALLERS = {
     errors.MessageError,
     errors.PublishError,
     errors.StartUpError,
+    errors.InvalidOption,
     AccessError,
     PositionError,
     RequestError,
