@@ -16,7 +16,7 @@ from tests.support.command import COMMAND
 from tests.support.free_ports import rejecting_port
 
 
-@pytest.mark.parametrize("arguments", [[], ["publish"], ["delete"], ["readings"], ["consume"]])
+@pytest.mark.parametrize("arguments", [[], ["publish"], ["delete"], ["readings"], ["consume"], ["topics"]])
 def test_every_command_has_help_with_examples(arguments):
     shown = CliRunner().invoke(main, [*arguments, "--help"])
     assert shown.exit_code == 0

@@ -116,5 +116,5 @@ def test_a_key_in_base64_is_deleted(service):
     sampleapp(service, "delete", "deleted", "--key-base64", "/wA=")
     (line,) = sampleapp(service, "consume", "deleted", "--url", service.url)[0].splitlines()
     assert (json.loads(line)["key_base64"], json.loads(line)["content"]) == ("/wA=", None)
-    for key in (["k", "--key-base64", "aw=="], []):
-        assert "either KEY or --key-base64" in sampleapp(service, "delete", "deleted", *key, code=2)[1]
+    both = ["k", "--key-base64", "aw=="]
+    assert "either KEY or --key-base64" in sampleapp(service, "delete", "deleted", *both, code=2)[1]

@@ -23,6 +23,7 @@ from sampleapp.cli._readings import readings
 from sampleapp.cli._serve import serve
 from sampleapp.cli._streams import discard_stdout, open_standard_streams
 from sampleapp.cli._token import token
+from sampleapp.cli._topics import topics
 from sampleapp.file_permissions import system_error
 
 __all__ = ["main"]
@@ -35,6 +36,7 @@ Examples:
   sampleapp delete readings kitchen
   sampleapp readings --version 2
   sampleapp consume readings
+  sampleapp topics
   sampleapp token thermometer --publish readings
   sampleapp hook github --scheme github --topic github
 
@@ -88,5 +90,6 @@ main.add_command(publish)
 main.add_command(delete)
 main.add_command(readings)
 main.add_command(consume)
+main.add_command(topics)
 main.add_command(token)
 main.add_command(hook)

@@ -52,7 +52,9 @@ def delete(*, topic: str, key: str | None, key_base64: bytes | None, url: str, t
     """
     # The bytes as typed, UTF-8 or not: a key may have any bytes.
     wanted = key_base64 if key is None else os.fsencode(key)
-    if wanted is None or (key is not None and key_base64 is not None):
+    if wanted is None:
+        raise click.UsageError("Missing argument 'KEY'.")
+    if key is not None and key_base64 is not None:
         raise click.UsageError("Give one key: either KEY or --key-base64.")
     warn_of_unencrypted_token(url=url, token=token)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import click
@@ -31,7 +33,7 @@ from sampleapp.records.position_errors import PositionExpired, PositionUnknown, 
 from sampleapp.records.positions import Position, parse_position
 from sampleapp.records.read_parameters import parse_start
 
-__all__ = ["Selection", "print_topic", "print_topic_of"]
+__all__ = ["Selection", "print_topic", "print_topic_of", "started_broker"]
 
 CHECK_INTERVAL_S = 0.25
 REPORT_AFTER_S = 2.0
@@ -91,16 +93,16 @@ class Selection(Struct, frozen=True, kw_only=True):
         return f"topic {self.topic!r}" if self.partition is None else self.describe()
 
 
-async def print_topic(selection: Selection, *, broker_url: str, reactor: Any) -> int:
+@asynccontextmanager
+async def started_broker(url: str, *, reactor: Any) -> AsyncIterator[IBroker]:
     """
-    Print the records of a topic.
+    Start a broker for reading, and stop it at the end.
 
-    :return: the number of records.
-    :raise click.ClickException: the broker's URL is invalid, the broker is not usable, or the topic does not
-        exist; the message says why.
+    :raise click.ClickException: the broker's URL is invalid, or the broker is not usable; the message says
+        why.
     """
     try:
-        broker = from_url(broker_url, reactor=reactor)
+        broker = from_url(url, reactor=reactor)
         # It must be called before the reactor runs, and so are commands.
         broker.check()
     except BrokerURLError as error:
@@ -110,9 +112,21 @@ async def print_topic(selection: Selection, *, broker_url: str, reactor: Any) ->
     broker.start()
     try:
         with warnings_on_stderr():
-            return await print_topic_of(broker, selection, clock=reactor)
+            yield broker
     finally:
         await broker.stop(deadline_s=STOP_DEADLINE_S)
+
+
+async def print_topic(selection: Selection, *, broker_url: str, reactor: Any) -> int:
+    """
+    Print the records of a topic.
+
+    :return: the number of records.
+    :raise click.ClickException: the broker's URL is invalid, the broker is not usable, or the topic does not
+        exist; the message says why.
+    """
+    async with started_broker(broker_url, reactor=reactor) as broker:
+        return await print_topic_of(broker, selection, clock=reactor)
 
 
 async def print_topic_of(broker: IBroker, selection: Selection, *, clock: IReactorTime) -> int:

@@ -235,6 +235,14 @@ class Client:
         headers = idempotency_headers(idempotency_key)
         return Deferred.fromCoroutine(self._delete(topic=topic, key=key, headers=headers))
 
+    def topics(self) -> Deferred[list[str]]:
+        """
+        List the topics that the caller may publish to or read.
+
+        :return: fires with their names, sorted. They may be two seconds old.
+        """
+        return Deferred.fromCoroutine(self._topics())
+
     @overload
     def readings(self, *, version: Literal[1] = 1) -> Deferred[list[float]]: ...
 
@@ -469,6 +477,14 @@ class Client:
         if isinstance(answer, Response):
             raise self._responses.rejection(answer)
         return answer
+
+    async def _topics(self) -> list[str]:
+        response = await self._exchanger.request(
+            method="GET", url=f"{self._base_url}topics", headers=Headers({b"Accept": [b"application/json"]})
+        )
+        if response.status != OK:
+            raise self._responses.rejection(response)
+        return decode(response, list[str])
 
     async def _poll(
         self, headers: Headers, read: Callable[[Response], _Readings], after: Snapshot[_Readings] | None

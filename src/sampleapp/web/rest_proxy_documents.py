@@ -17,6 +17,7 @@ from sampleapp.messages.rest_proxy_bodies import MOST_RECORDS, EmbeddedFormat
 from sampleapp.web.negotiation import most_preferred
 
 __all__ = [
+    "PLAIN",
     "PUBLISHED",
     "RESPONSE",
     "BinaryProduceRequest",
@@ -37,6 +38,9 @@ __all__ = [
 RESPONSE: Final = b"application/vnd.kafka.v2+json"
 """The type of responses, unless the client accepts only another name of it."""
 
+PLAIN: Final = b"application/json"
+"""The type of responses to clients that are not of REST Proxy; their errors are problem documents."""
+
 # Clients also name a type of requests or of older versions (Karapace takes all in karapace/rapu.py), or JSON.
 _RESPONSES: Final = (
     *(
@@ -44,7 +48,7 @@ _RESPONSES: Final = (
         for version in (".v2", "", ".v1")
         for embedded in ("", ".binary", ".json", ".avro", ".jsonschema", ".protobuf")
     ),
-    b"application/json",
+    PLAIN,
 )
 _OF_REST_PROXY: Final = b"application/vnd.kafka"
 

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from sampleapp.web.errors import PathNotFound
 from sampleapp.web.responses import Headers, Response, json_line
-from sampleapp.web.rest_proxy_documents import RESPONSE, ErrorObject, is_of_rest_proxy, response_type
+from sampleapp.web.rest_proxy_documents import PLAIN, RESPONSE, ErrorObject, is_of_rest_proxy, response_type
 
 __all__ = ["LONGEST_PATH", "error_object_response", "in_form_for", "is_of_records", "not_found"]
 
@@ -96,8 +96,8 @@ def _is_of_rest_proxy(
     Return whether the client expects the responses of REST Proxy.
 
     It does if it names one of REST Proxy's media types. Clients often read the paths that REST Proxy has without
-    naming one, but never as a stream. ``/messages`` is not a path of REST Proxy, and its errors may say more
-    than an error object can.
+    naming one, but never as a stream, and not if they prefer plain JSON. ``/messages`` is not a path of REST
+    Proxy, and its errors may say more than an error object can.
 
     :param path: as it was sent.
     """
@@ -107,7 +107,7 @@ def _is_of_rest_proxy(
         return True
     if method not in (b"GET", b"HEAD") or (accept and _NOT_OF_REST_PROXY.search(accept)):
         return False
-    return _OF_REST_PROXY.fullmatch(path) is not None
+    return response_type(accept) != PLAIN and _OF_REST_PROXY.fullmatch(path) is not None
 
 
 def is_of_records(path: bytes) -> bool:

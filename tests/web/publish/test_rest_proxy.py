@@ -616,6 +616,16 @@ def test_others_are_rejected_with_problem_documents():
     assert_problem(service.request("GET", "/topicsx"), 404)
 
 
+@pytest.mark.parametrize("path", ["/topics/u", "/topics/t/partitions/9"])
+def test_a_client_that_prefers_plain_json_gets_it_and_problem_documents(path):
+    service = service_with()
+    accept = [(b"Accept", b"application/json, */*;q=0.1")]
+    listed = service.request("GET", "/topics", accept)
+    assert (listed.status, listed.headers[b"content-type"]) == (200, b"application/json")
+    assert_problem(service.request("GET", path, accept), 404)
+    assert service.request("GET", path).headers[b"content-type"] == V2
+
+
 # Inside a site of twisted.web.
 
 

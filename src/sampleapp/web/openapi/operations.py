@@ -30,6 +30,7 @@ from sampleapp.web.descriptions import (
 )
 from sampleapp.web.errors import BROKER_REJECTIONS, IDEMPOTENCY_REJECTIONS
 from sampleapp.web.rest_proxy_documents import (
+    PLAIN,
     PUBLISHED,
     RESPONSE,
     BinaryProduceRequest,
@@ -574,7 +575,7 @@ _VISIBLE_TOPICS: Final = (
 def _success(meaning: str, kind: object, example: object) -> Success:
     return Success(
         meaning,
-        contents=(Content(RESPONSE.decode("ascii"), kind, example=example),),
+        contents=tuple([Content(each.decode("ascii"), kind, example=example) for each in (RESPONSE, PLAIN)]),
         fields=(VARY, CACHE_CONTROL),
     )
 
