@@ -78,7 +78,7 @@ setup(
     version="1.0.0rc1",
     description=(
         "An HTTP gateway to Apache Kafka: publish messages with POST, get the response once they are stored, "
-        "and read the latest values with GET."
+        "and read topics as pages or event streams."
     ),
     long_description=long_description(),
     long_description_content_type="text/markdown",

@@ -1,7 +1,7 @@
 """
 An HTTP gateway to Apache Kafka.
 
-Publish messages with POST, get the response once they are stored, and read the latest values with GET.
+Publish messages with POST, get the response once they are stored, and read topics as pages or event streams.
 """
 
 from importlib.metadata import version

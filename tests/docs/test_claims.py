@@ -49,4 +49,11 @@ def test_a_page_that_promises_that_a_record_is_published_once_says_where_that_ho
 
 
 def test_no_page_rests_on_a_run_outside_the_repository(pages):
-    assert {name: found for name, text in pages.items() if (found := ELSEWHERE.findall(text))} == {}
+    # Other gateways are measured rarely. Their table says when, on which commit, and that it was elsewhere.
+    comparison = pages["docs/explanation/when-to-use.rst"]
+    (table,) = re.findall(
+        r"The other gateways were measured once, .* That run is not in the repository\.", comparison
+    )
+    assert re.search(r"\d+ \w+ 20\d\d, with sampleapp at commit ``[0-9a-f]{7}``", table)
+    others = {**pages, "docs/explanation/when-to-use.rst": comparison.replace(table, "")}
+    assert {name: found for name, text in others.items() if (found := ELSEWHERE.findall(text))} == {}

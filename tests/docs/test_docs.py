@@ -175,7 +175,7 @@ def test_one_sentence_says_what_sampleapp_is_everywhere(project):
 
     sentence = (
         "an HTTP gateway to Apache Kafka: publish messages with POST, get the response once they are stored, "
-        "and read the latest values with GET."
+        "and read topics as pages or event streams."
     )
     for page in ["README.md", "docs/index.rst"]:
         assert f"sampleapp is {sentence}" in " ".join((project / page).read_text(encoding="utf-8").split())

@@ -7,7 +7,7 @@ sampleapp = ServiceMaker(
     module="sampleapp.service.tap",
     description=(
         "An HTTP gateway to Apache Kafka: publish messages with POST, get the response once they are stored, "
-        "and read the latest values with GET."
+        "and read topics as pages or event streams."
     ),
     tapname="sampleapp",
 )

@@ -79,7 +79,7 @@ class _Main(click.Group):
 def main() -> None:
     """
     An HTTP gateway to Apache Kafka: publish messages with POST, get the response once they are stored, and
-    read the latest values with GET.
+    read topics as pages or event streams.
 
     This command runs the service, sends requests to a running one, or reads its broker.
     """

@@ -101,7 +101,7 @@ class CommandLine(TwistedOptions):
     synopsis = "[options]"
     longdesc = (
         "An HTTP gateway to Apache Kafka: publish messages with POST, get the response once they are stored, "
-        "and read the latest values with GET. Without options, it listens on port 8080 of this machine only, "
+        "and read topics as pages or event streams. Without options, it listens on port 8080 of this machine only, "
         "and keeps its records in sampleapp.sqlite3 in the working directory."
     )
 

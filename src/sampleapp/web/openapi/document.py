@@ -150,7 +150,7 @@ _CERTIFICATE: Final = {
 }
 
 _ABOUT: Final = """\
-Publish messages to Apache Kafka with `POST`, and read the latest values with `GET`.
+Publish messages to Apache Kafka with `POST`, and read topics with `GET`.
 
 Every error is a problem document ([RFC 9457](https://www.rfc-editor.org/rfc/rfc9457)). It says what is wrong
 and how to correct it. A path that is not listed here returns `404`. A method that is not listed for its path
