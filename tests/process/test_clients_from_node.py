@@ -1,4 +1,4 @@
-"""Libraries for JavaScript: clients for event streams that come back by themselves, and signers of webhooks."""
+"""Libraries for JavaScript: clients for event streams that come back, and signers of webhooks."""
 
 from __future__ import annotations
 
