@@ -10,28 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.command import COMMAND, consumed, sampleapp
+from tests.support.copies import KINDS, copied, pipe
 from tests.support.live_service import LiveService
 
 FULL = Path("/dev/full")
-KINDS = [
-    {"content": "no key"},
-    {"key": "", "content": ""},
-    {"key": "k", "content": "\u0085 \u2028 \x00 é", "headers": {"b": "1", "a": ""}},
-    {"key": "old", "content": "1970", "timestamp": "1970-01-01T00:00:00.001Z"},
-    {"key": "late", "content": "9999", "timestamp": "9999-12-31T23:59:59.999Z"},
-    {"key_base64": "/wA=", "content_base64": "AP8=", "timestamp": 1795363727918},
-    {"key": "k", "content": None},
-    {"key_base64": "/wA=", "content": None},
-    {"key": "k", "content": "again"},
-]
-
-
-def copied(record):
-    """What a copy of a record keeps: a tombstone has its own time."""
-    kept = {name: each for name, each in record.items() if name not in {"topic", "partition", "offset"}}
-    if kept.get("content", "") is None:
-        del kept["timestamp"]
-    return kept
 
 
 @pytest.fixture(scope="module")
@@ -45,27 +27,6 @@ def topic(service):
     lines = [json.dumps({"topic": "kinds", **each}) + "\n" for each in KINDS]
     sampleapp(service, "publish", "--messages", "-", stdin="".join(lines).encode())
     return "kinds"
-
-
-def pipe(consume, publish, *, source, target):
-    """Pipe one command into the other; return what the second prints."""
-    with subprocess.Popen(
-        [COMMAND, "consume", *consume],
-        stdout=subprocess.PIPE,
-        cwd=source.directory,
-        env={**os.environ, "SAMPLEAPP_URL": source.url},
-    ) as reading:
-        ended = subprocess.run(
-            [COMMAND, "publish", *publish],
-            stdin=reading.stdout,
-            capture_output=True,
-            check=False,
-            cwd=target.directory,
-            env={**os.environ, "SAMPLEAPP_URL": target.url},
-            timeout=30,
-        )
-    assert (reading.returncode, ended.returncode) == (0, 0), ended
-    return ended.stdout.decode(), ended.stderr.decode()
 
 
 @pytest.mark.parametrize("options", [[], ["--idempotent"]], ids=["plain", "idempotent"])

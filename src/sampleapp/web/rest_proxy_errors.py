@@ -95,9 +95,9 @@ def _is_of_rest_proxy(
     """
     Return whether the client expects the responses of REST Proxy.
 
-    It does if it names one of REST Proxy's media types. Clients often read the paths that REST Proxy has without
-    naming one, but never as a stream, and not if they prefer plain JSON. ``/messages`` is not a path of REST
-    Proxy, and its errors may say more than an error object can.
+    It does if it names one of REST Proxy's media types. Clients often read the paths that REST Proxy has
+    without naming one, but never as a stream, and not if they prefer plain JSON. ``/messages`` is not one of
+    these paths, and its errors may say more than an error object can.
 
     :param path: as it was sent.
     """
