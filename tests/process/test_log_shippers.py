@@ -9,6 +9,7 @@ import subprocess
 from contextlib import ExitStack, closing
 from http import HTTPStatus
 from http.client import HTTPConnection
+from pathlib import Path
 
 import pytest
 
@@ -21,45 +22,8 @@ pytestmark = pytest.mark.slow
 
 DEADLINE_S = 60
 
-SYSLOG_NG = """
-@version: 3.38
-@module affile
-@module http
-@module json-plugin
-options { time-reopen(1); stats-freq(0); };
-source lines { file("@DIRECTORY@/in.log" follow-freq(0.1) flags(no-parse)); };
-destination service {
-    http(url("@URL@messages") method("POST") headers("Content-Type: application/x-ndjson")
-        body('$(format-json topic="logs" content="$MESSAGE")') delimiter("\\n")
-        batch-lines(3) batch-timeout(100) retries(1000000)
-        response-action(413 => drop, 504 => disconnect));
-};
-log { source(lines); destination(service); flags(flow-control); };
-"""
-
-ALERTMANAGER = """
-route: {receiver: service, group_wait: 0s, group_interval: 1s}
-receivers:
-- name: service
-  webhook_configs:
-  - url: @URL@topics/alerts
-"""
-
-COLLECTD = """
-Hostname "web1"
-BaseDir "@DIRECTORY@"
-PIDFile "@DIRECTORY@/collectd.pid"
-Interval 0.1
-LoadPlugin uptime
-LoadPlugin write_http
-<Plugin write_http>
-  <Node "service">
-    URL "@URL@topics/metrics"
-    Format "JSON"
-    BufferSize 1024
-  </Node>
-</Plugin>
-"""
+CONFIGURATIONS = Path(__file__).parents[2] / "docs/howto/log-shippers"
+"""Those of the page for log shippers."""
 
 
 def program(name):
@@ -111,11 +75,14 @@ def services(tmp_path, stack):
 
 @pytest.fixture
 def start(tmp_path, services, stack):
-    """Starts a daemon with its configuration in a file; it is ended with the test."""
+    """Starts a daemon with a configuration of the page; it is ended with the test."""
 
-    def start_daemon(name, configuration, arguments):
-        path = tmp_path / f"{name}.conf"
-        text = configuration.replace("@DIRECTORY@", str(tmp_path)).replace("@URL@", services.service.url)
+    def start_daemon(name, file, arguments, **changes):
+        text = (CONFIGURATIONS / file).read_text(encoding="utf-8")
+        for before, after in {"http://127.0.0.1:8080/": services.service.url, **changes}.items():
+            assert before in text
+            text = text.replace(before, after)
+        path = tmp_path / file
         path.write_text(text)
         command = [program(name), *(argument.replace("@FILE@", str(path)) for argument in arguments)]
         with (tmp_path / f"{name}.txt").open("wb") as output:
@@ -156,7 +123,12 @@ def test_syslog_ng_loses_no_line_while_the_service_is_away_and_passes_a_line_tha
         "--pidfile",
         "pid",
     ]
-    start("syslog-ng", SYSLOG_NG, arguments)
+    changes = {
+        "/var/log/app.log": str(lines),
+        "source s_lines": "options { time-reopen(1); };\nsource s_lines",
+        "reliable(yes)": f'reliable(yes) dir("{tmp_path}")',
+    }
+    start("syslog-ng", "syslog-ng.conf", arguments, **changes)
     write('a "b" \\', "c", "d", "e")
     wait_for('a "b" \\', "c", "d", "e")
     services.service.stop()
@@ -179,7 +151,13 @@ def test_alertmanager_tells_an_alert_again_until_the_service_takes_it(services, 
     port = free_port()
     address = f"127.0.0.1:{port}"
     arguments = ["--config.file=@FILE@", "--storage.path=data", f"--web.listen-address={address}"]
-    start("prometheus-alertmanager", ALERTMANAGER, [*arguments, "--cluster.listen-address="])
+    changes = {"group_interval: 1m": "group_wait: 0s\n  group_interval: 1s"}
+    start(
+        "prometheus-alertmanager",
+        "alertmanager.yml",
+        [*arguments, "--cluster.listen-address="],
+        **changes,
+    )
 
     def ask(method, path, body=None):
         with closing(HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)) as connection:
@@ -199,8 +177,12 @@ def test_alertmanager_tells_an_alert_again_until_the_service_takes_it(services, 
 
 
 @needs("collectd")
-def test_a_buffer_of_collectd_is_one_record(services, start):
-    start("collectd", COLLECTD, ["-f", "-C", "@FILE@"])
-    wait_until(lambda: services.values_of("metrics"), "a buffer is stored", deadline_s=DEADLINE_S)
-    values = json.loads(services.values_of("metrics")[0])
-    assert {(each["host"], each["plugin"]) for each in values} == {("web1", "uptime")}
+def test_a_buffer_of_collectd_is_one_record(services, start, tmp_path):
+    changes = {
+        "LoadPlugin load": f'BaseDir "{tmp_path}"\nPIDFile "{tmp_path}/pid"\nInterval 0.1\nLoadPlugin load',
+        'Format "JSON"': 'Format "JSON"\n    BufferSize 1024',
+    }
+    start("collectd", "collectd.conf", ["-f", "-C", "@FILE@"], **changes)
+    wait_until(lambda: services.values_of("collectd"), "a buffer is stored", deadline_s=DEADLINE_S)
+    values = json.loads(services.values_of("collectd")[0])
+    assert {each["plugin"] for each in values} == {"load"}
