@@ -114,7 +114,7 @@ class EventList:
         :raise MalformedMessage: the body is not a JSON array.
         :raise InvalidMessage: an event is too long.
         """
-        until = None
+        until, rejected = None, len(self.rejected)
         for _ in range(_EVENTS_AT_ONCE):
             span = next(self._spans, _END)
             if span is _PAUSE:
@@ -126,7 +126,8 @@ class EventList:
             until = start + _BYTES_AT_ONCE if until is None else until
             self._read_event(start, end)
             # To name the faults of a content takes milliseconds.
-            if end > until or (self.rejected and isinstance(self.rejected[-1].error, SchemaMismatch)):
+            is_dear = self.rejected[rejected:] and isinstance(self.rejected[-1].error, SchemaMismatch)
+            if end > until or is_dear:
                 break
         return True
 
