@@ -49,7 +49,7 @@ class Services:
 
     def start(self):
         self.service = self._stack.enter_context(
-            LiveService(directory=self._directory, listen=self._listen, options=["--max-body", "5000"])
+            LiveService(directory=self._directory, listen=self._listen, options=["--max-batch-body", "5000"])
         )
         return self.service
 
@@ -135,7 +135,7 @@ def test_syslog_ng_loses_no_line_while_the_service_is_away_and_passes_a_line_tha
     write("f", "g")
     services.start()
     wait_for('a "b" \\', "c", "d", "e", "f", "g")
-    # Alone in its batch: 413.
+    # 413, although it is alone in its batch.
     write("x" * 6000)
     wait_until(
         lambda: "dropped while sending" in (tmp_path / "syslog-ng.txt").read_text(),
