@@ -33,6 +33,12 @@ if (typeof Search !== "undefined") {
     });
   };
 
+  // An index entry and a term have no text of their own, and a page that is a file has no anchors: the excerpt is from the
+  // whole page.
+  const htmlToText = Search.htmlToText;
+  Search.htmlToText = (html, anchor) =>
+    htmlToText(html, location.protocol === "file:" || /^#(index|term)-/.test(anchor) ? "" : anchor);
+
   // A browser fetches no file for a page that is a file itself; a script it does load. conf.py writes this one.
   if (location.protocol === "file:") {
     const root = document.documentElement.dataset.content_root;

@@ -91,6 +91,7 @@ def test_the_first_result_is_the_page_about_the_words(browser, address, query, p
     browser.open(f"{address}/search.html?q={query}")
     browser.wait_for(FINISHED)
     assert browser.evaluate(f"{RESULTS}[0].querySelector('a').href").startswith(f"{address}/{page}.html")
+    browser.wait_for(f"{RESULTS}[0].querySelector('.context')?.innerText.length > 100")
 
 
 def test_the_changelog_is_the_last_of_the_pages_with_a_word(browser, address):
