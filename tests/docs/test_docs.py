@@ -564,7 +564,9 @@ def test_the_unit_for_production_starts_a_service(project, tmp_path):
     (tmp_path / "kafka-credentials").write_text("username=a\npassword=b\n")
     (tmp_path / "kafka-credentials").chmod(0o600)
     digest = "0" * 64
-    (tmp_path / "callers.toml").write_text(f'[[callers.archive.tokens]]\nsha256 = "{digest}"\n')
+    (tmp_path / "callers.toml").write_text(
+        f'[callers.archive]\nread = true\ntokens = [{{sha256 = "{digest}"}}]\n'
+    )
     checked = subprocess.run(
         [Path(sys.executable).with_name("twistd"), *arguments, "--check"],
         check=False,
