@@ -6,18 +6,21 @@ import pytest
 import pytest_twisted
 import treq.testing
 from twisted.internet import reactor
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import CancelledError, Deferred, fail
 from twisted.internet.endpoints import SSL4ServerEndpoint, TCP6ServerEndpoint
-from twisted.internet.error import CannotListenError
+from twisted.internet.error import CannotListenError, ConnectError, ConnectionDone
 from twisted.internet.protocol import Factory
 from twisted.internet.ssl import DefaultOpenSSLContextFactory
 from twisted.internet.task import Clock
-from twisted.web.client import Agent
+from twisted.internet.testing import StringTransport
+from twisted.python.failure import Failure
+from twisted.web.client import Agent, ResponseFailed
 from twisted.web.resource import Resource
 from twisted.web.server import Site
 
 from sampleapp.client import (
     Client,
+    RequestCancelled,
     RequestTimedOut,
     ResponseLost,
     ServiceUnreachable,
@@ -284,3 +287,58 @@ async def test_to_stop_waiting_for_a_close_does_no_harm():
         await client.close()
     finally:
         await port.stopListening()
+
+
+class Connecting:
+    """An agent that does not connect until it is told to, and then never gets an answer."""
+
+    def request(self, _method, _uri, _headers=None, body=None):
+        self.body = body
+        return Deferred()
+
+
+def cancelled(agent, **options):
+    ends = []
+    client = Client(base_url="http://localhost", reactor=Clock(), agent=agent, **options)
+    publishing = client.publish(topic="t", content="c", idempotency_key="k")
+    publishing.addErrback(ends.append)
+    return publishing, ends
+
+
+def test_a_cancelled_request_tells_whether_it_may_have_been_published():
+    agent = Connecting()
+    publishing, ends = cancelled(agent)
+    publishing.cancel()
+    assert ends[0].check(RequestCancelled)
+    assert not ends[0].value.possibly_published
+    publishing, ends = cancelled(agent)
+    agent.body.startProducing(StringTransport())
+    publishing.cancel()
+    assert ends[0].value.possibly_published
+
+
+def test_a_request_that_was_never_sent_in_time_was_not_published():
+    agent, clock, ends = Connecting(), Clock(), []
+    client = Client(base_url="http://localhost", reactor=clock, agent=agent, timeout_s=5.0)
+    client.publish(topic="t", content="c").addErrback(ends.append)
+    clock.advance(5)
+    assert ends[0].check(RequestTimedOut)
+    assert not ends[0].value.possibly_published
+
+
+def test_a_request_that_is_cancelled_between_two_attempts_is_in_doubt_if_one_of_them_was():
+    for error, doubt in [
+        (ConnectError(), False),
+        (ResponseFailed([Failure(ConnectionDone())]), True),
+    ]:
+        clock, ends, told = Clock(), [], []
+        agent = Connecting()
+        agent.request = lambda *_, error=error, **__: fail(error)
+        client = Client(base_url="http://localhost", reactor=clock, agent=agent, on_repeat=told.append)
+        publishing = client.publish(topic="t", content="c", idempotency_key="k")
+        publishing.addErrback(ends.append)
+        clock.advance(1)
+        publishing.cancel()
+        assert ends[0].check(RequestCancelled)
+        assert ends[0].value.possibly_published is doubt
+        assert len(told) == 2

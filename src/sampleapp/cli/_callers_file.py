@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
 
-from sampleapp.cli._output import CommandFailed
+from sampleapp.cli._output import CommandFailed, note
 from sampleapp.file_permissions import changeable_by_all
 
 __all__ = [
@@ -182,7 +182,11 @@ def _locked(directory: Path) -> Iterator[None]:
     """Lock the directory: the file itself is replaced, and a lock on it would be lost."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            note(f"Waiting for another command that changes a file in {directory}.")
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
         os.close(descriptor)

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
 from http import HTTPStatus
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Struct, structs
@@ -18,6 +18,7 @@ from sampleapp.cli._line_readers import LineReader, Tombstone
 from sampleapp.cli._lines import Line, LineSource
 from sampleapp.cli._pace import Pace
 from sampleapp.cli._report import LineResult, Report
+from sampleapp.cli._run import after_silence
 from sampleapp.client import (
     Client,
     ClientError,
@@ -51,7 +52,9 @@ _OF_A_MESSAGE = re.compile(r"/(?P<number>[0-9]{1,9})(?:/(?P<member>[^/]*).*)?", 
 _LINE_IN_TEXT = re.compile(r"\bLine (?P<number>[0-9]{1,9}):")
 
 _NOT_SENT = "interrupted before it was sent."
-_NO_RESPONSE = "interrupted before the answer. May have been published."
+_NO_RESPONSE = "interrupted before the answer."
+
+_Response = TypeVar("_Response")
 
 _Outcome: TypeAlias = RecordMetadata | ClientError | None
 """Of one line: the metadata of its record, an error, or ``None`` if it was cancelled before the response."""
@@ -153,6 +156,7 @@ class _Publisher:
         self._progress = progress
         self._key_seed = key_seed
         self._report = report
+        self._clock = clock
         self._pace = Pace(clock, self._report)
 
     async def run(self) -> Report:
@@ -192,7 +196,8 @@ class _Publisher:
         not_sent = _NOT_SENT if report.interrupted else "not sent."
         for unsent in waiting:
             for line in unsent.lines:
-                report.fail(line.number, _NO_RESPONSE if unsent.in_doubt else not_sent)
+                reason = _NO_RESPONSE if unsent.in_doubt else not_sent
+                report.fail(line.number, reason, in_doubt=unsent.in_doubt)
 
     async def _send(self, parcel: _Parcel) -> list[_Parcel]:
         """Send lines; return those to send again, in their order."""
@@ -201,9 +206,10 @@ class _Publisher:
         try:
             if isinstance(messages, Tombstone):
                 deleted = self._client.delete(topic=messages.topic, key=messages.key, idempotency_key=key)
-                published = [await deleted]
+                published = [await self._watched(deleted)]
             else:
-                published = await self._client.publish_many(messages, idempotency_key=key)
+                many = self._client.publish_many(messages, idempotency_key=key)
+                published = await self._watched(many)
         except PartlyPublished as error:
             return self._settle(parcel, error.results)
         except (ProblemError, UnexpectedResponse) as error:
@@ -212,13 +218,26 @@ class _Publisher:
             return self._settle(parcel, [error] * len(parcel.lines)) if smaller is None else smaller
         except ClientError as error:
             return self._settle(parcel, [error] * len(parcel.lines))
-        except CancelledError:
+        except CancelledError as error:
+            self._report.interrupted = True
+            if not getattr(error, "possibly_published", True):
+                return [parcel]
             return self._settle(parcel, [None] * len(parcel.lines))
         self._report.publish(parcel.lines, published)
         if isinstance(published[0], ReplayedRecord) and not parcel.in_doubt:
             self._report.published_before += len(parcel.lines)
         self._pace.record_success()
         return []
+
+    def _watched(self, awaited: Deferred[_Response]) -> Deferred[_Response]:
+        """Show that the service has not answered for some seconds."""
+
+        def show() -> None:
+            if self._report.waiting_because is None:
+                self._report.waiting_because = "The service has not answered yet."
+            self._progress(self._report)
+
+        return after_silence(awaited, clock=self._clock, call=show)
 
     def _smaller(self, parcel: _Parcel, error: ProblemError | UnexpectedResponse) -> list[_Parcel] | None:
         """
@@ -249,8 +268,7 @@ class _Publisher:
         latest = -1
         for index, outcome in enumerate(outcomes):
             if outcome is None:
-                report.interrupted = True
-                report.fail(parcel.lines[index].number, _NO_RESPONSE)
+                report.fail(parcel.lines[index].number, _NO_RESPONSE, in_doubt=True)
             elif isinstance(outcome, RecordMetadata):
                 self._pace.record_success()
                 report.publish([parcel.lines[index]], [outcome])
@@ -295,9 +313,11 @@ class _Publisher:
         self._fail(parcel, index, error)
 
     def _fail(self, parcel: _Parcel, index: int, error: ClientError) -> None:
-        reason = parcel.with_line_numbers(str(error))
-        doubt = " May have been published." if error.possibly_published or parcel.in_doubt else ""
-        self._report.fail(parcel.lines[index].number, f"{reason}{doubt}")
+        self._report.fail(
+            parcel.lines[index].number,
+            parcel.with_line_numbers(str(error)),
+            in_doubt=error.possibly_published or parcel.in_doubt,
+        )
 
     def _note_rejection(self, error: ClientError) -> None:
         """Stop the lines that follow if a permanent error concerns them, too."""

@@ -169,6 +169,7 @@ def _secret(scheme: str) -> str:
         if sys.stdin.isatty():
             text = getpass("The secret that the sender shows: ", stream=sys.stderr)
         else:
+            note("Reading the secret from standard input.")
             text = sys.stdin.readline()
         # In some locales, Python reads bytes that are not UTF-8 as surrogates.
         text.encode("utf-8")

@@ -24,6 +24,7 @@ __all__ = [
     "flush_results",
     "interrupt_output",
     "note",
+    "note_terminal",
     "print_result",
 ]
 
@@ -90,6 +91,13 @@ def note(sentence: str) -> None:
     # stderr may go to a full disk as well.
     with contextlib.suppress(OSError):
         click.echo(visible(sentence), err=True)
+
+
+def note_terminal(what: str) -> None:
+    """Print how to end the input, if a person types it."""
+    with contextlib.suppress(OSError):
+        if sys.stdin.isatty():
+            note(f"Type {what}; Ctrl-D on an empty line ends the input.")
 
 
 def interrupt_output() -> None:

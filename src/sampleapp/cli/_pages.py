@@ -12,7 +12,7 @@ from twisted.python.failure import Failure
 
 from sampleapp.cli._output import CommandFailed, flush_results, note
 from sampleapp.cli._printer import Printer
-from sampleapp.cli._run import command_failure
+from sampleapp.cli._run import command_failure, note_waiting
 from sampleapp.cli._topic import Selection
 from sampleapp.client import (
     ClientError,
@@ -151,19 +151,10 @@ class _Pages:
 
         :raise PositionError: the service cannot read on at the position.
         """
-        selection = self._selection
         while True:
-            left = MOST_RECORDS if selection.limit is None else selection.limit - self._printer.printed
+            reading = self._read(start, wait_s=wait_s)
             try:
-                page = await self._client.read(
-                    topic=selection.topic,
-                    start=start,
-                    partitions=None if selection.partition is None else [selection.partition],
-                    key=selection.key,
-                    headers=selection.headers,
-                    limit=min(left, MOST_RECORDS),
-                    wait_s=wait_s,
-                )
+                page = await reading
             except PositionError:
                 raise
             except ProblemError as error:
@@ -187,6 +178,20 @@ class _Pages:
                     self._since_s = self._clock.seconds()
                     self._set_timer()
                 return page
+
+    def _read(self, start: str, *, wait_s: int) -> Deferred[Page]:
+        selection = self._selection
+        left = MOST_RECORDS if selection.limit is None else selection.limit - self._printer.printed
+        reading = self._client.read(
+            topic=selection.topic,
+            start=start,
+            partitions=None if selection.partition is None else [selection.partition],
+            key=selection.key,
+            headers=selection.headers,
+            limit=min(left, MOST_RECORDS),
+            wait_s=wait_s,
+        )
+        return reading if wait_s else note_waiting(reading, clock=self._clock, url="the service")
 
     def _wait_for_the_service(self, error: ClientError) -> None:
         """

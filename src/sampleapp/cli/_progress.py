@@ -32,7 +32,8 @@ def progress_of(file: IO[bytes], *, clock: IReactorTime) -> Iterator[Callable[[R
     :param file: if it is a regular file, its size is the total.
     :return: a function to call with each new state of the report.
     """
-    if not sys.stderr.isatty():
+    if not sys.stderr.isatty() or os.isatty(file.fileno()):
+        # A bar would be drawn over the lines that somebody types.
         yield _Waiting(clock).show
         return
 
@@ -46,7 +47,7 @@ def progress_of(file: IO[bytes], *, clock: IReactorTime) -> Iterator[Callable[[R
             return ""
         report = latest[0]
         waiting = "; waiting for the service" if report.waiting_because is not None else ""
-        return f"{report.published} published, {report.failed} failed{waiting}"
+        return f"{report.outcome()}{waiting}"
 
     bar: Any
     with click.progressbar(

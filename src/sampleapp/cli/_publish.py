@@ -13,7 +13,15 @@ import click
 
 from sampleapp.cli._base64 import from_base64
 from sampleapp.cli._options import WithDashes, base64_key, checked_text, topic_name, url_option
-from sampleapp.cli._output import INTERRUPTED, CommandFailed, OutputLost, flush_results, note, print_result
+from sampleapp.cli._output import (
+    INTERRUPTED,
+    CommandFailed,
+    OutputLost,
+    flush_results,
+    note,
+    note_terminal,
+    print_result,
+)
 from sampleapp.cli._record import ResponseLost, publish_record
 from sampleapp.cli._run import run
 from sampleapp.cli._template import Template
@@ -326,6 +334,7 @@ def _stdin() -> str:
 
 
 def _stdin_bytes() -> bytes:
+    note_terminal("the message")
     try:
         return sys.stdin.buffer.read()
     except KeyboardInterrupt:
@@ -422,6 +431,8 @@ def _publish_file(
             repeat_for_s=0,
             max_idle_connections=in_flight,
         )
+        if path == "-":
+            note_terminal("the lines")
         with click.open_file(path, "rb") as file, progress_of(file, clock=reactor) as progress:
 
             def show(report: Report) -> None:

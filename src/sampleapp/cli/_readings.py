@@ -8,10 +8,12 @@ import click
 
 from sampleapp.cli._options import url_option
 from sampleapp.cli._output import note, print_result
-from sampleapp.cli._run import command_failure, run
+from sampleapp.cli._run import command_failure, note_waiting, run
 from sampleapp.cli._token_option import new_client, token_option, warn_of_unencrypted_token
 
 if TYPE_CHECKING:
+    from twisted.internet.defer import Deferred
+
     from sampleapp.client import Client, Snapshot, Version
     from sampleapp.model import Reading
 
@@ -58,9 +60,10 @@ def readings(*, version_name: str, watching: bool, url: str, token: str | None) 
         client = new_client(url=url, reactor=reactor, token=token)
         try:
             if watching:
-                await watch(client=client, version=version, reactor=reactor)
+                await watch(client=client, version=version, reactor=reactor, url=url)
             else:
-                snapshot: Snapshot[Any] = await client.poll(version=version)
+                polled = client.poll(version=version)
+                snapshot: Snapshot[Any] = await note_waiting(polled, clock=reactor, url=url)
                 print_result(snapshot.readings)
         except ClientError as error:
             raise command_failure(error) from error
@@ -68,7 +71,7 @@ def readings(*, version_name: str, watching: bool, url: str, token: str | None) 
     run(command)
 
 
-async def watch(*, client: Client, version: Version, reactor: Any) -> None:
+async def watch(*, client: Client, version: Version, reactor: Any, url: str) -> None:
     """
     Print the readings, and again each time they have changed, until cancelled.
 
@@ -86,7 +89,8 @@ async def watch(*, client: Client, version: Version, reactor: Any) -> None:
         while True:
             pause_s = POLL_INTERVAL_S
             try:
-                snapshot = await client.poll(version=version, after=snapshot)
+                polled: Deferred[Snapshot[Any]] = client.poll(version=version, after=snapshot)
+                snapshot = await note_waiting(polled, clock=reactor, url=url)
             except ClientError as error:
                 if not error.retriable:
                     raise

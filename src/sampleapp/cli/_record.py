@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from sampleapp.cli._output import CommandFailed, OutputLost, note, print_result
-from sampleapp.cli._run import command_failure, run
+from sampleapp.cli._run import command_failure, note_waiting, run
 from sampleapp.cli._token_option import new_client
 
 if TYPE_CHECKING:
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from sampleapp.model import RecordMetadata
 
 __all__ = ["ResponseLost", "publish_record"]
+
+REPEAT_FOR_S = 60.0
 
 
 class ResponseLost(CommandFailed):
@@ -40,16 +42,26 @@ def publish_record(
         from sampleapp.client import ClientError
         from sampleapp.errors import InvalidMessage
 
-        client = new_client(url=url, reactor=reactor, token=token)
+        said: list[str] = []
+
+        def say_once(error: ClientError) -> None:
+            if str(error) not in said:
+                said.append(str(error))
+                note(f"{error} Sending again for up to {REPEAT_FOR_S:g} seconds.")
+
+        client = new_client(
+            url=url, reactor=reactor, token=token, repeat_for_s=REPEAT_FOR_S, on_repeat=say_once
+        )
         try:
-            metadata = await request(client)
+            metadata = await note_waiting(request(client), clock=reactor, url=url)
         except ClientError as error:
             outcome = f"The {what} may have been published." if error.possibly_published else ""
             raise command_failure(error, outcome=outcome) from error
         except InvalidMessage as error:
             raise CommandFailed(str(error)) from error
-        except CancelledError:
-            note(f"Interrupted. The {what} may have been published.")
+        except CancelledError as error:
+            doubt = getattr(error, "possibly_published", True)
+            note(f"Interrupted. {f'The {what} may have been' if doubt else 'Nothing was'} published.")
             raise
         try:
             print_result(metadata)

@@ -36,6 +36,9 @@ class Report:
         self.published_before = 0
         """Lines of ``published`` in batches that an earlier run had published as a whole."""
         self.failed = 0
+        """Lines that were not published."""
+        self.in_doubt = 0
+        """Lines that may have been published."""
         self.finished_bytes = 0
         """Bytes of the file in lines whose outcome is known."""
         self.unreachable = False
@@ -58,7 +61,7 @@ class Report:
     @property
     def complete(self) -> bool:
         """True if every line has been published."""
-        return not (self.failed or self.stopped)
+        return not (self.failed or self.in_doubt or self.stopped)
 
     @property
     def stopped(self) -> bool:
@@ -79,13 +82,23 @@ class Report:
                     )
                 )
 
-    def fail(self, number: int, reason: str) -> None:
+    def outcome(self) -> str:
+        """Return the numbers of lines with each outcome."""
+        doubt = f", {self.in_doubt} in doubt" if self.in_doubt else ""
+        return f"{self.published} published, {self.failed} failed{doubt}"
+
+    def fail(self, number: int, reason: str, *, in_doubt: bool = False) -> None:
         """
         Add a line that could not be published.
 
         :param number: of the line, from 1.
+        :param in_doubt: True if it may have been published.
         """
-        self.failed += 1
+        if in_doubt:
+            self.in_doubt += 1
+            reason = f"{reason} May have been published."
+        else:
+            self.failed += 1
         if self._result is not None:
             self._result(LineResult(line=number, error=reason))
         self._failures.setdefault(reason, array("Q")).append(number)
@@ -95,7 +108,7 @@ class Report:
         for reason, numbers in self._failures.items():
             word = "Line" if len(numbers) == 1 else "Lines"
             yield f"{word} {', '.join(_ranges(numbers))}: {reason}"
-        after = f"after line {self.published + self.failed}"
+        after = f"after line {self.published + self.failed + self.in_doubt}"
         if self.unreachable:
             yield f"Stopped {after}: the lines that follow were not sent. {start_it()}"
         elif self.rejected:
@@ -109,7 +122,8 @@ class Report:
         if self.waited_s:
             yield f"Nothing was sent for {_seconds(self.waited_s)} in all: the service was busy or away."
         lines = "line" if self.published == 1 else "lines"
-        yield f"Published {self.published} {lines}, {self.failed} failed."
+        doubt = f", {self.in_doubt} may have been published" if self.in_doubt else ""
+        yield f"Published {self.published} {lines}, {self.failed} failed{doubt}."
         if self.published_before:
             yield (
                 f"At least {self.published_before} of them had been published before, by a run with equal "

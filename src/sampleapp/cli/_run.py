@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
 
-from sampleapp.cli._output import INTERRUPTED, CommandFailed, interrupt_output
+from sampleapp.cli._output import INTERRUPTED, CommandFailed, interrupt_output, note
 
 if TYPE_CHECKING:
+    from twisted.internet.defer import Deferred
+    from twisted.internet.interfaces import IReactorTime
+
     from sampleapp.client import ClientError
 
-__all__ = ["command_failure", "run", "start_it"]
+__all__ = ["after_silence", "command_failure", "note_waiting", "run", "start_it"]
 
+SILENCE_S = 3.0
 GIVE_A_TOKEN = "Put a token into the environment variable SAMPLEAPP_TOKEN, or into a file for --token-file."  # noqa: S105 -- no token
 OTHER_TOKEN = "It may have expired, been replaced, or be for another service: ask the operator for another."  # noqa: S105 -- no token
 ASK_FOR_RIGHTS = "The operator of the service can grant the right."
@@ -76,6 +80,28 @@ def run(command: Callable[[Any], Coroutine[Any, Any, None]]) -> None:
     if isinstance(failures[0].value, CancelledError):
         raise click.exceptions.Exit(INTERRUPTED)
     failures[0].raiseException()
+
+
+_Result = TypeVar("_Result")
+
+
+def note_waiting(awaited: Deferred[_Result], *, clock: IReactorTime, url: str) -> Deferred[_Result]:
+    """Print a sentence if a response takes long, so that no command waits in silence."""
+    return after_silence(awaited, clock=clock, call=lambda: note(f"Waiting for {url} to answer."))
+
+
+def after_silence(
+    awaited: Deferred[_Result], *, clock: IReactorTime, call: Callable[[], None]
+) -> Deferred[_Result]:
+    """Call a function if a response takes more than `SILENCE_S`."""
+    timer = clock.callLater(SILENCE_S, call)
+
+    def ended(result: _Result) -> _Result:
+        if timer.active():
+            timer.cancel()
+        return result
+
+    return awaited.addBoth(ended)
 
 
 def start_it() -> str:

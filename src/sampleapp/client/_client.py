@@ -16,6 +16,7 @@ from twisted.web.http_headers import Headers
 from twisted.web.iweb import IAgent, IResponse
 
 from sampleapp.client._certificate import certificate_context
+from sampleapp.client._errors import ClientError
 from sampleapp.client._exchange import Exchanger, OpenResponse, Response
 from sampleapp.client._messages import Message, encode_message, encode_messages, topic_path
 from sampleapp.client._records import Page, records_path
@@ -65,7 +66,8 @@ class Client:
     - `sampleapp.client.ProblemError` if the service answers with a problem,
     - `sampleapp.client.UnexpectedResponse` if the response is not one of this service.
 
-    Cancelling the Deferred closes its connection.
+    Cancelling the Deferred closes its connection; it then fails with `sampleapp.client.RequestCancelled`,
+    which is ``possibly_published`` if the request may have reached the service.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class Client:
         agent: IAgent | None = None,
         timeout_s: float = 30.0,
         repeat_for_s: float = 60.0,
+        on_repeat: Callable[[ClientError], None] | None = None,
         max_idle_connections: int = 64,
     ) -> None:
         """
@@ -97,6 +100,7 @@ class Client:
         :param timeout_s: seconds for one request, from the call to the last byte of the response.
         :param repeat_for_s: seconds in which the client repeats a request with an idempotency key after an
             error that may pass: 408, 500, 502, 503, 504, no connection, or no response. 0 for never.
+        :param on_repeat: is called with the error before each pause after which such a request is repeated.
         :param max_idle_connections: the number of connections to keep for later requests. The number of
             concurrent requests, and so of connections, is not limited.
         :raise ValueError: the base URL or the token is invalid, or a file of the certificate cannot be used.
@@ -118,7 +122,7 @@ class Client:
         self._reactor = reactor
         self._exchanger = Exchanger(agent=agent, reactor=reactor, timeout_s=timeout_s, token=token)
         self._responses = ResponseReader(token=token)
-        self._repeats = Repeats(clock=reactor, repeat_for_s=repeat_for_s)
+        self._repeats = Repeats(clock=reactor, repeat_for_s=repeat_for_s, on_repeat=on_repeat)
 
     def publish(
         self,

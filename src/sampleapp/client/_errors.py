@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from msgspec import Struct
+from twisted.internet.defer import CancelledError
 
 from sampleapp.errors import Fault, SampleAppError
 from sampleapp.model import GoneRecords, RecordMetadata
@@ -18,6 +19,7 @@ __all__ = [
     "PositionUnknown",
     "Problem",
     "ProblemError",
+    "RequestCancelled",
     "RequestTimedOut",
     "ResponseLost",
     "ServiceUnreachable",
@@ -78,7 +80,20 @@ class RequestTimedOut(ClientError):
     """The whole response did not arrive in time."""
 
     retriable = True
-    possibly_published = True
+
+    def __init__(self, message: str, *, possibly_published: bool = True) -> None:
+        """:param possibly_published: False if the request was not sent."""
+        super().__init__(message)
+        self.possibly_published = possibly_published
+
+
+class RequestCancelled(CancelledError):
+    """The caller has cancelled a request."""
+
+    def __init__(self, *, possibly_published: bool) -> None:
+        """:param possibly_published: False if no attempt had begun to send the request."""
+        super().__init__()
+        self.possibly_published = possibly_published
 
 
 class ResponseLost(ClientError):

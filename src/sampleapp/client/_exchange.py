@@ -23,6 +23,7 @@ from twisted.web.iweb import IAgent, IBodyProducer, IResponse
 from zope.interface import implementer
 
 from sampleapp.client._errors import (
+    RequestCancelled,
     RequestTimedOut,
     ResponseLost,
     ServiceUnreachable,
@@ -112,16 +113,18 @@ class Exchanger:
         :return: fires with the whole response, whatever its status. Fails with `ServiceUnreachable`,
             `RequestTimedOut`, `ResponseLost`, or, for a response that is not HTTP, `UnexpectedResponse`.
         """
+        # treq takes empty bytes for no body.
+        producer = None if body is None else _Bytes(body)
         exchange = self._exchange(
             method=method,
             url=url,
             query=query,
             headers=headers,
-            body=body,
+            body=producer,
             is_open=lambda _: False,
             until_closed=until_closed,
         )
-        return cast("Deferred[Response]", self._within(self._timeout_s + extra_s, url, exchange))
+        return cast("Deferred[Response]", self._within(self._timeout_s + extra_s, url, exchange, producer))
 
     def open(
         self, *, url: str, headers: Headers, query: str = "", is_open: Callable[[IResponse], bool]
@@ -141,16 +144,21 @@ class Exchanger:
         )
 
     def _within(
-        self, timeout_s: float, url: str, coroutine: Coroutine[Any, Any, _Result]
+        self,
+        timeout_s: float,
+        url: str,
+        coroutine: Coroutine[Any, Any, _Result],
+        body: _Bytes | None = None,
     ) -> Deferred[_Result]:
-        """Run an exchange with a deadline."""
+        """Run an exchange with a deadline. Without a body, a request publishes nothing."""
         exchange = Deferred.fromCoroutine(coroutine)
         given_up = False
 
-        def give_up(_: object) -> None:
+        def give_up(answer: Deferred[_Result]) -> None:
             nonlocal given_up
             given_up = True
             exchange.cancel()
+            answer.errback(RequestCancelled(possibly_published=body is not None and body.is_begun))
 
         # A cancelled exchange fails with a lost connection, or a name that was not found, depending on its
         # progress. Only here is it known that it was cancelled.
@@ -163,7 +171,8 @@ class Exchanger:
         def timed_out(result: _Outcome, timeout_s: float) -> _Outcome:
             if isinstance(result, Failure):
                 message = f"{url} did not answer within {timeout_s:g} seconds."
-                raise RequestTimedOut(message) from result.value
+                doubt = getattr(result.value, "possibly_published", True)
+                raise RequestTimedOut(message, possibly_published=doubt) from result.value
             return result
 
         # Not treq's own timeout, which ends with the headers: a body can take for ever as well.
@@ -176,7 +185,7 @@ class Exchanger:
         url: str,
         query: str,
         headers: Headers,
-        body: bytes | None,
+        body: _Bytes | None,
         is_open: Callable[[IResponse], bool],
         until_closed: bool = True,
     ) -> OpenResponse | Response:
@@ -187,8 +196,7 @@ class Exchanger:
                 method,
                 _ASCIIURL.from_text(url + query),
                 headers=headers,
-                # treq takes empty bytes for no body.
-                data=None if body is None else cast("Any", _Bytes(body)),
+                data=cast("Any", body),
                 # The interface has no redirects. Following one would publish, and send the token, elsewhere.
                 allow_redirects=False,
                 unbuffered=True,
@@ -307,9 +315,12 @@ class _Bytes:
     def __init__(self, body: bytes) -> None:
         self._body = body
         self.length = len(body)
+        self.is_begun = False
+        """True if there was a connection on which the request was written."""
 
     def startProducing(self, consumer: IConsumer) -> Deferred[None]:
         """Write everything."""
+        self.is_begun = True
         consumer.write(self._body)
         return succeed(None)
 

@@ -6,11 +6,18 @@ import re
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from twisted.internet.defer import CancelledError
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 from twisted.web.http_headers import Headers
 
-from sampleapp.client._errors import ClientError, PartlyPublished, ProblemError, TooManyRequests
+from sampleapp.client._errors import (
+    ClientError,
+    PartlyPublished,
+    ProblemError,
+    RequestCancelled,
+    TooManyRequests,
+)
 from sampleapp.concurrency.backoff import Backoff
 
 __all__ = ["Repeats", "idempotency_headers"]
@@ -45,10 +52,20 @@ def idempotency_headers(key: str | None) -> Headers:
 class Repeats:
     """Repeats requests until they succeed, fail for good, or a time is over."""
 
-    def __init__(self, *, clock: IReactorTime, repeat_for_s: float) -> None:
-        """:param repeat_for_s: seconds after its first attempt in which a request is repeated."""
+    def __init__(
+        self,
+        *,
+        clock: IReactorTime,
+        repeat_for_s: float,
+        on_repeat: Callable[[ClientError], None] | None = None,
+    ) -> None:
+        """
+        :param repeat_for_s: seconds after its first attempt in which a request is repeated.
+        :param on_repeat: is called with an error before the pause after which the request is repeated.
+        """
         self._clock = clock
         self._repeat_for_s = repeat_for_s
+        self._on_repeat = on_repeat
 
     async def run(self, request: Callable[[], Awaitable[_Result]]) -> _Result:
         """
@@ -57,6 +74,7 @@ class Repeats:
         Rejections for the caller's rate (429) are not repeated.
 
         :raise ClientError: the error of the last attempt. It is ``possibly_published`` if any attempt was.
+        :raise RequestCancelled: ``possibly_published`` likewise.
         """
         until_s = self._clock.seconds() + self._repeat_for_s
         failures = 0
@@ -66,12 +84,22 @@ class Repeats:
                 return await request()
             except ClientError as error:
                 failures += 1
+                failure = error
                 possibly_published |= error.possibly_published
                 error.possibly_published = possibly_published
                 pause_s = _pause_s(error, failures)
                 if not _may_succeed(error) or self._clock.seconds() + pause_s > until_s:
                     raise
-            await deferLater(self._clock, pause_s)
+            except RequestCancelled as error:
+                raise RequestCancelled(
+                    possibly_published=possibly_published or error.possibly_published
+                ) from error
+            if self._on_repeat is not None:
+                self._on_repeat(failure)
+            try:
+                await deferLater(self._clock, pause_s)
+            except CancelledError as error:
+                raise RequestCancelled(possibly_published=possibly_published) from error
 
 
 def _may_succeed(error: ClientError) -> bool:
