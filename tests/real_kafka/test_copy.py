@@ -46,7 +46,7 @@ def records(service, topic, *, through="url"):
 
 
 @pytest.mark.parametrize(
-    ("source", "target", "through"),
+    "route",
     [
         ("kafka", "kafka", "url"),
         ("kafka", "kafka", "broker"),
@@ -54,10 +54,10 @@ def records(service, topic, *, through="url"):
         ("sqlite", "kafka", "url"),
         ("sqlite", "sqlite", "broker"),
     ],
+    ids="-".join,
 )
-def test_a_topic_is_copied_between_brokers_record_for_record(
-    one_node, services, original, source, target, through
-):
+def test_a_topic_is_copied_between_brokers_record_for_record(one_node, services, original, route):
+    source, target, through = route
     before, after = services[source], services[target]
     copy = one_node.admin.create(new_topic("copy"))
     pipe(
