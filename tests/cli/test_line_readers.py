@@ -79,7 +79,7 @@ def test_messages_and_tombstones_of_a_topic_keep_their_order_and_other_topics_ar
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        (b"", "not JSON: Input data was truncated."),
+        (b"{", "not JSON: Input data was truncated."),
         (b"\xff", "not JSON: "),
         (b'{"topic":"t","content":"\xff"}', "not UTF-8."),
         (b"[]", "not a message: Expected `object`, got `array`."),
@@ -113,6 +113,11 @@ def test_the_fingerprint_of_another_key_is_left_out_if_the_copy_has_its_own():
     [(_, [kept])], _ = read(text)
     [(_, [own])], _ = read(text, is_idempotent=True)
     assert (list(kept.headers), list(own.headers)) == (["a", "idempotency-fingerprint"], ["a"])
+
+
+def test_empty_lines_are_nothing_and_a_carriage_return_may_end_a_line():
+    [(numbers, _)], failed = read(b"", line(), b"\r", line() + b"\r", b"")
+    assert (numbers, failed) == ([2, 4], [])
 
 
 def test_a_message_as_http_takes_it_is_one():

@@ -131,7 +131,9 @@ class MessageReader:
     def requests(self, lines: Sequence[Line], fail: _Fail) -> Iterator[Request]:
         """See `LineReader`. A topic that is rejected does not concern the lines of another topic."""
         by_topic: dict[str, list[tuple[Line, Message | Tombstone]]] = {}
-        for line, message in _converted(lines, self._message, fail):
+        # Empty lines are nothing, as in a request.
+        filled = [line for line in lines if line.content not in (b"", b"\r")]
+        for line, message in _converted(filled, self._message, fail):
             by_topic.setdefault(message.topic, []).append((line, message))
         for found in by_topic.values():
             some: list[Line] = []
