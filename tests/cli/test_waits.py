@@ -45,6 +45,7 @@ def silent(tmp_path):
         (["publish", "t", "c", "--idempotent"], "Interrupted. The message may have been published."),
         (["delete", "t", "k"], "Interrupted. The tombstone may have been published."),
         (["readings"], None),
+        (["topics"], None),
         (["consume", "t"], None),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 import sys
 import uuid
@@ -25,7 +26,7 @@ from sampleapp.cli._output import (
 from sampleapp.cli._record import ResponseLost, publish_record
 from sampleapp.cli._run import run
 from sampleapp.cli._template import Template
-from sampleapp.cli._times import date_time, milliseconds
+from sampleapp.cli._times import date_time
 from sampleapp.cli._token_option import new_client, token_option, warn_of_unencrypted_token
 from sampleapp.messages.timestamps import InvalidTimestamp, parse_timestamp
 
@@ -87,21 +88,15 @@ def _headers(
 def _timestamp(_context: click.Context, parameter: click.Parameter, value: str | None) -> datetime | None:
     if value is None:
         return None
-    timestamp_ms = milliseconds(value)
-    if timestamp_ms is None:
+    is_number = re.fullmatch(r"[0-9]{1,19}", value, re.ASCII)
+    try:
+        return date_time(parse_timestamp(int(value) if is_number else value))
+    except InvalidTimestamp as error:
         raise click.BadParameter(
-            f"{value!r} is neither a time with its offset from UTC, such as 2026-11-21T08:00:00Z, nor "
-            "@MILLISECONDS since 1970.",
+            f"{value!r} {error}. Give a time such as 2026-11-21T08:00:00Z, or milliseconds since 1970 in "
+            "12 to 14 digits.",
             param=parameter,
-        )
-    if value.startswith("@"):
-        try:
-            parse_timestamp(timestamp_ms)
-        except InvalidTimestamp as error:
-            raise click.BadParameter(
-                f"{value!r} {error}. Give another time such as 1970-01-31T08:00:00Z.", param=parameter
-            ) from error
-    return date_time(timestamp_ms)
+        ) from error
 
 
 @click.command(cls=WithDashes, epilog=EPILOG)
@@ -184,8 +179,8 @@ def _timestamp(_context: click.Context, parameter: click.Parameter, value: str |
     "--timestamp",
     callback=_timestamp,
     metavar="TIME",
-    help="Timestamp of the record, or of every record: a time such as 2026-11-21T08:00:00Z, or @MILLISECONDS "
-    "since 1970.  [default: now]",
+    help="Timestamp of the record, or of every record: a time such as 2026-11-21T08:00:00Z, or milliseconds "
+    "since 1970 in 12 to 14 digits.  [default: now]",
 )
 @url_option
 @token_option

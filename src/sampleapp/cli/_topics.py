@@ -8,7 +8,7 @@ import click
 
 from sampleapp.cli._options import broker_option, broker_or_url_option, require_one_source
 from sampleapp.cli._output import CommandFailed, flush_results, note, print_result
-from sampleapp.cli._run import command_failure, run
+from sampleapp.cli._run import command_failure, note_waiting, run
 from sampleapp.cli._token_option import new_client, token_option, warn_of_unencrypted_token
 
 __all__ = ["topics"]
@@ -45,7 +45,8 @@ def topics(context: click.Context, *, broker: str, url: str | None, token: str |
 
         try:
             if url is not None:
-                names = await new_client(url=url, reactor=reactor, token=token).topics()
+                listed = new_client(url=url, reactor=reactor, token=token).topics()
+                names = await note_waiting(listed, clock=reactor, url=url)
             else:
                 async with started_broker(broker, reactor=reactor) as started:
                     names = list(await started.list_topics())
