@@ -594,6 +594,25 @@ def test_the_pages_about_kubernetes_probe_as_the_manifest_does(project):
     assert f"for {delay} seconds more" in page
 
 
+UNITS = {"seconds": 1, "KiB": 1024, "MiB": 1024**2, "": 1}
+
+
+def test_a_page_that_gives_the_value_of_an_option_gives_its_default(project):
+    from sampleapp.service.options import OPTIONS
+
+    defaults = {option.name: option.default for option in OPTIONS if option.kind}
+    found = 0
+    for page in sorted((project / "docs").rglob("*.rst")):
+        text = " ".join(page.read_text(encoding="utf-8").split())
+        for name, number, unit in re.findall(
+            r":option:`--([\w-]+)(?: <[^>]*>)?` \(([\d,]+) ?(seconds|KiB|MiB|)\b", text
+        ):
+            value = int(number.replace(",", "")) * UNITS[unit]
+            assert (page.name, name, value) == (page.name, name, int(defaults[name]))
+            found += 1
+    assert found > 5
+
+
 def test_every_problem_type_is_in_the_reference(project):
     names = {row.name for row in ROWS.values()} - {None}
     page = (project / "docs/reference/http/errors.rst").read_text(encoding="utf-8")
