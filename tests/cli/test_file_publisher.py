@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +13,7 @@ from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.task import Clock
 
 from sampleapp.cli._file_publisher import publish_lines
-from sampleapp.cli._line_readers import ContentReader
+from sampleapp.cli._line_readers import ContentReader, MessageReader
 from sampleapp.cli._lines import LineSource, LineSplitter
 from sampleapp.cli._template import Template
 from sampleapp.cli._times import date_time
@@ -719,3 +720,50 @@ def test_the_rest_is_not_sent_if_the_service_takes_no_keys_for_the_topic(status,
         "Stopped after line 1000: the lines that follow were not sent; they would be rejected as well.",
         "Published 0 lines, 1000 failed.",
     ]
+
+
+def publishing_messages(publisher, *lines, key_seed=None):
+    unread = [b"\n".join([*lines, b""]), b""]
+    return Deferred.fromCoroutine(
+        publish_lines(
+            client=publisher,
+            reader=MessageReader(),
+            source=LineSource(lambda: succeed(unread.pop(0))),
+            in_flight=1,
+            clock=Clock(),
+            progress=lambda _: None,
+            key_seed=key_seed,
+        )
+    )
+
+
+TWO_TOPICS = [b'{"topic":"a","content":"1"}', b'{"topic":"b","content":"2"}']
+
+
+@pytest.mark.parametrize("faults", [[], [Fault("/0/topic", "Not yours.")]])
+def test_a_topic_that_is_rejected_does_not_stop_the_lines_of_another(faults):
+    publisher = Publisher()
+    ended = publishing_messages(publisher, *TWO_TOPICS)
+    publisher.reject(Forbidden(problem(403, errors=faults)))
+    publisher.acknowledge()
+    first, last = reported(ended)
+    assert first.startswith("Line 1: Title (403): ")
+    assert last == "Published 1 line, 1 failed."
+
+
+def test_when_the_caller_is_not_known_no_other_topic_is_tried():
+    publisher = Publisher()
+    ended = publishing_messages(publisher, *TWO_TOPICS)
+    publisher.reject(Unauthorized(problem(401), has_token=True))
+    assert publisher.batches == [["1"]]
+    assert "Line 2: not sent." in reported(ended)
+
+
+def test_messages_that_differ_only_in_text_or_bytes_have_other_idempotency_keys():
+    keys = []
+    for contents in [{"content": "QUJD"}, {"content_base64": "QUJD"}]:
+        publisher = Publisher()
+        lines = [msgspec.json.encode({"topic": "t", **each}) for each in ({"content": "c"}, contents)]
+        publishing_messages(publisher, *lines, key_seed="")
+        keys += publisher.keys
+    assert len(set(keys)) == 2
