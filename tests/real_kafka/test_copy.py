@@ -84,3 +84,11 @@ def test_idempotency_keys_add_a_header_of_text_and_change_no_other(one_node, ser
     copy = one_node.admin.create(new_topic("copy"))
     pipe([topic, "--url", kafka.url], [copy, "--messages", "-", "--idempotent"], source=kafka, target=kafka)
     assert [record["headers"]["source"] for record in records(kafka, copy)] == ["shop", "shop"]
+
+
+def test_the_topics_of_the_broker_and_of_its_service_are_listed_alike(one_node, services):
+    topic = one_node.admin.create(new_topic("listed"))
+    of_broker, _ = sampleapp(services["kafka"], "topics", "--broker", kafka_url(one_node))
+    of_service, _ = sampleapp(services["kafka"], "topics", "--url", services["kafka"].url)
+    assert topic in of_broker.splitlines()
+    assert of_broker == of_service
