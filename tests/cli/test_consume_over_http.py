@@ -41,8 +41,25 @@ def topic(service):
 
 
 # All other options are in test_pages, without processes.
-@pytest.mark.parametrize("options", [[], ["--from", "-5", "--limit", "2", "--key", "k"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "options",
+    [
+        [],
+        ["--from", "-5", "--limit", "2", "--key", "k"],
+        ["--from", "offset:3"],
+        ["--from", "2020-01-01T00:00:00Z", "--timeout", "0", "--follow"],
+        ["--from", "100000000000"],
+        ["--from", "POSITION"],
+    ],
+    ids=" ".join,
+)
 def test_the_output_is_that_of_reading_the_broker_byte_for_byte(service, topic, options):
+    if "POSITION" in options:
+        with closing(http.client.HTTPConnection(urlsplit(service.url).netloc)) as connection:
+            connection.request("GET", f"/topics/{topic}/records?limit=2")
+            response = connection.getresponse()
+            response.read()
+            options = ["--from", response.getheader("Position")]
     direct = sampleapp(service, "consume", topic, "--broker", service.broker, *options)
     assert direct[0].count("\n") >= 2
     assert sampleapp(service, "consume", topic, "--url", service.url, *options) == direct

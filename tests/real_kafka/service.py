@@ -146,10 +146,17 @@ def wait_for_line(service, *words, deadline_s=30.0):
     service.wait_for_output(re.compile(rf"^{wanted}.*$", re.IGNORECASE | re.MULTILINE), deadline_s=deadline_s)
 
 
-def consume(cluster, topic):
+def consume(cluster, topic, *options):
     """Run ``sampleapp consume`` to its end."""
     return subprocess.run(
-        [Path(sys.executable).with_name("sampleapp"), "consume", topic, "--broker", kafka_url(cluster)],
+        [
+            Path(sys.executable).with_name("sampleapp"),
+            "consume",
+            topic,
+            *options,
+            "--broker",
+            kafka_url(cluster),
+        ],
         capture_output=True,
         text=True,
         timeout=DEADLINE_S,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+
 import pytest
 
 from tests.real_kafka.admin import new_topic
@@ -36,3 +39,28 @@ def test_what_is_in_a_topic_is_printed(one_node):
     found = consume(one_node, topic)
     assert found.returncode == 0, found.stderr
     assert len(found.stdout.splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("start", "expected"),
+    [
+        ("earliest", [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (2, 0), (2, 1), (2, 2)]),
+        ("latest", []),
+        ("-1", [(0, 2), (1, 2), (2, 2)]),
+        ("offset:2", [(0, 2), (1, 2), (2, 2)]),
+        ("1795363727918000000", []),
+        ("ID~1.-", [(0, 1), (0, 2), (2, 0), (2, 1), (2, 2)]),
+    ],
+)
+def test_it_begins_where_http_would(one_node, start, expected):
+    topic = one_node.admin.create(new_topic("starts"), partitions=3)
+    for partition in range(3):
+        produce(one_node, topic, [b"0", b"1", b"2"], partition=partition)
+    if "ID" in start:
+        # The sentence about another topic's position has the id of this one.
+        said = consume(one_node, topic, "--from", "other~").stderr
+        start = start.replace("ID", re.search(r"has the id (\S+)\. It", said)[1])
+    found = consume(one_node, topic, "--from", start)
+    assert found.returncode == 0, found.stderr
+    records = map(json.loads, found.stdout.splitlines())
+    assert sorted((each["partition"], each["offset"]) for each in records) == expected
