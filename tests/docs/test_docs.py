@@ -38,7 +38,9 @@ from tests.support.certificates import Authority
 from tests.support.command import stored
 from tests.support.live_service import LiveService
 from tests.support.pages import (
+    NO_SESSIONS,
     NOT_RUN,
+    SESSIONS,
     Block,
     Session,
     blocks,
@@ -69,6 +71,16 @@ def test_every_command_prints_what_the_page_shows(tmp_path, pages, commands):
 @each_shell_page
 def test_every_command_of_a_page_succeeds(tmp_path, page):
     run_shell(page, tmp_path)
+
+
+def test_every_page_with_a_session_is_run_or_says_why_not(project):
+    pages = {path.relative_to(project).as_posix(): path for path in (project / "docs").rglob("*.rst")}
+    with_sessions = {
+        name for name, path in pages.items() if ".. code-block:: console" in path.read_text(encoding="utf-8")
+    }
+    run = {page for pages, _ in SESSIONS for page in pages} - {"README.md"}
+    assert run & set(NO_SESSIONS) == set()
+    assert with_sessions == run | set(NO_SESSIONS)
 
 
 def test_every_block_that_is_not_run_is_on_its_page(project):

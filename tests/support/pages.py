@@ -32,6 +32,7 @@ from tests.support.live_service import LiveService
 
 __all__ = [
     "NOT_RUN",
+    "NO_SESSIONS",
     "ROOT",
     "SESSIONS",
     "SHELL_BLOCK",
@@ -57,6 +58,7 @@ SESSIONS = [
     (["docs/howto/languages/curl.rst"], 6),
     (["docs/howto/read_a_topic.rst"], 5),
     (["docs/howto/send-again.rst"], 2),
+    (["docs/howto/publish-file.rst"], 2),
     (["docs/howto/schemas.rst"], 3),
     ([f"{HTTP}/messages.rst"], 2),
     ([f"{HTTP}/batches.rst"], 3),
@@ -73,6 +75,14 @@ SESSIONS = [
 
 OPTIONS = {"docs/howto/schemas.rst": ["--schemas", str(ROOT / "docs/howto/schemas")]}
 """Options of the service that a page starts, by the page."""
+
+NO_SESSIONS = {
+    "docs/explanation/decisions.rst": "it measures",
+    "docs/howto/callers.rst": "needs TLS",
+    "docs/howto/embed.rst": "test_examples.py runs the program",
+    "docs/reference/options.rst": "checks options, without a service",
+}
+"""Pages with console blocks that are not run, with the reason."""
 
 WITH_SQLITE = "with SQLite"
 NOT_RUN = {
@@ -261,11 +271,18 @@ def run_session(pages, directory, *, broker="sqlite:sampleapp.sqlite3", options=
         try:
             for page in pages:
                 for block in blocks_of(page):
+                    write_files_of(block, directory)
                     if block.mark != WITH_SQLITE or broker.startswith("sqlite:"):
                         session.show(block)
             session.end()
         finally:
             session.abort()
+
+
+def write_files_of(block, directory):
+    """Write the files that a block shows with ``cat``."""
+    for name, text in re.findall(r"^\$ cat (\S+)\n((?:(?!\$ ).*\n?)+)", block.text, re.MULTILINE):
+        (directory / name).write_text(text, encoding="utf-8")
 
 
 def blocks_of(page):
@@ -300,7 +317,7 @@ def all_shell_pages():
 SHELL_PAGES = all_shell_pages()
 
 TOPICS = re.compile(
-    r"\"topic\": \"(\w+)\"|/topics/(\w+)|sampleapp (?:publish|delete|consume) (\w+)|topic: \"(\w+)\""
+    r"\"topic\": ?\"(\w+)\"|/topics/(\w+)|sampleapp (?:publish|delete|consume) (\w+)|topic: \"(\w+)\""
 )
 
 
