@@ -91,7 +91,7 @@ class Setup:
             config=Config(drain_timeout_s=drain_timeout_s, drain_delay_s=drain_delay_s),
             broker=self.web.broker,
             follower=follower,
-            server=self.web.site,
+            web=self.web.service.web,
             listeners=[Listener(endpoint=endpoint, description="tcp:8080")],
             reloads=Reloads(self.web.clock),
             readiness=readiness,

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
+from unittest.mock import patch
 
 import h11
 from msgspec.structs import astuple
@@ -18,18 +21,16 @@ from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from sampleapp.access import Authenticator, Callers, HookVerifier, parse_callers
+from sampleapp.access import Callers, parse_callers
 from sampleapp.access.hook_secrets import HookKeys
 from sampleapp.interfaces import IBroker
-from sampleapp.messages.request_headers import RecordedFields
-from sampleapp.messages.schemas import Schema, Schemas, compile_schemas
+from sampleapp.messages.schemas import Schema, compile_schemas
 from sampleapp.model import Health, ReadResult, Record, RecordMetadata
-from sampleapp.readings import Readings
-from sampleapp.readings.changes import Changes
-from sampleapp.service.assembly import build_web, make_server
+from sampleapp.readings import Readings, follower
+from sampleapp.service.assembly import build
 from sampleapp.service.config import Config
 from sampleapp.web import HTTPServer, Limits
-from tests.support.readings import apply_next
+from tests.support.readings import next_record
 from tests.support.secrets import record_output
 
 
@@ -211,8 +212,28 @@ def schemas_of(by_name: dict[str, object]) -> dict[str, Schema]:
     return compile_schemas(files, directory="schemas")
 
 
+def write_schemas(directory: Path, by_name: dict[str, object]) -> str:
+    for name, schema in by_name.items():
+        path = directory / f"{name}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(schema))
+    return str(directory)
+
+
+def write_private(path: Path, content: bytes) -> None:
+    path.touch(mode=0o600)
+    path.write_bytes(content)
+
+
+class ThreadsAtOnce:
+    """A pool of threads whose work is done during the call."""
+
+    def callInThreadWithCallback(self, on_result, work, *arguments):
+        on_result(True, work(*arguments))  # noqa: FBT003 -- Twisted's argument
+
+
 class InMemoryService:
-    """The root resource with its real site, a broker, and readings that a test sets."""
+    """The service that `sampleapp.service.assembly.build` creates, with another broker and reactor."""
 
     make_clock = Clock
 
@@ -225,69 +246,67 @@ class InMemoryService:
         allowed_webhook_origins=(),
         allowed_hosts=None,
         others=(),
-        recorded=None,
+        record_headers=(),
+        has_record_content_type=True,
         records_caller=False,
         schemas=None,
         secrets=None,
-        on_response=lambda _exchange, _response: None,
+        on_response=None,
         **limits,
     ):
         """
         :param allowed_hosts: that requests may be for, as well as loopback; any host by default.
         :param callers: a callers file, as text; by default everybody may do everything.
         :param secrets: of the hooks in the callers file: lists of them, by the names of the hooks.
-        :param recorded: the header fields of requests that become headers of records.
         :param schemas: the schemas of topics, by topic.
-        :param on_answer: called for each answer.
+        :param on_response: called for each response.
         :param others: more applications that are served, each bound to an object.
         """
         self.clock = self.make_clock()
         self.clock.advance(1_700_000_000)
+        self.clock.getThreadPool = ThreadsAtOnce
+        self.clock.callFromThread = lambda call, *arguments: call(*arguments)
         self.broker = ManualBroker() if broker is None else broker
-        self.readings = Readings()
-        self.not_ready = None
-        self.changes = Changes(clock=self.clock, unavailable_reason=self._unavailable_reason)
-        self.changes.use(self.readings)
-        self.changes.complete()
-        self.reasons = []
-        self.authenticator = None
-        if callers is not None:
-            self.authenticator = Authenticator(
-                callers_of(callers), seconds=self.clock.seconds, now=self.clock.seconds
-            )
-        self.schemas = None if schemas is None else Schemas(schemas_of(schemas))
         self.secrets = {} if secrets is None else secrets
-        self.hooks = HookVerifier({}, {}, seconds=self.clock.seconds, now=self.clock.seconds)
-        if callers is not None:
+        with TemporaryDirectory() as name:
+            directory = Path(name)
+            self.service = build(
+                Config(
+                    listen=(),
+                    allowed_origins=allowed_origins,
+                    allowed_webhook_origins=allowed_webhook_origins,
+                    allowed_hosts=() if allowed_hosts is None else allowed_hosts,
+                    is_open_to_everybody=allowed_hosts is None,
+                    callers="" if callers is None else self._write_callers(directory, callers),
+                    record_headers=record_headers,
+                    has_record_content_type=has_record_content_type,
+                    records_caller=records_caller,
+                    schemas="" if schemas is None else write_schemas(directory / "schemas", schemas),
+                    limits=Limits(**limits),
+                ),
+                reactor=self.clock,
+                broker=self.broker,
+                others=others,
+                now=self.clock.seconds,
+            )
+        self.gateway, self.table, self.documentation, self.site = astuple(self.service.web)
+        self.follower = self.service.follower
+        self.follower.caught_up()
+        self.schemas = self.gateway.schemas
+        self.authenticator = self.hooks = None
+        if self.service.callers is not None:
+            self.authenticator, self.hooks = self.service.callers.authenticator, self.service.callers.hooks
+            # Hooks of a test may have different secrets in files of one name.
             self.use_hooks(callers)
-        limits = Limits(**limits)
-        web = build_web(
-            Config(
-                allowed_origins=allowed_origins,
-                allowed_webhook_origins=allowed_webhook_origins,
-                allowed_hosts=() if allowed_hosts is None else allowed_hosts,
-                is_open_to_everybody=allowed_hosts is None,
-                records_caller=records_caller,
-                limits=limits,
-            ),
-            broker=self.broker,
-            get_representation=self._representation,
-            changes=self.changes,
-            get_reasons=lambda: self.reasons,
-            reactor=self.clock,
-            limits=limits,
-            recorded=RecordedFields() if recorded is None else recorded,
-            new_server=partial(
-                make_server, reactor=self.clock, now=self.clock.seconds, on_response=on_response
-            ),
-            run=lambda function: succeed(function()),
-            authenticator=self.authenticator,
-            hooks=self.hooks,
-            schemas=self.schemas,
-            others=others,
-            now=self.clock.seconds,
-        )
-        self.gateway, self.table, self.documentation, self.site = astuple(web)
+        if on_response is not None:
+            self.site.on_response = on_response
+
+    def _write_callers(self, directory: Path, text: str) -> str:
+        for name, hook in callers_of(text).hooks.items():
+            for file in hook.secret_files:
+                write_private(directory / file, self.secrets[name][0])
+        write_private(directory / "callers.toml", text.encode())
+        return str(directory / "callers.toml")
 
     def use_callers(self, text: str) -> None:
         """Take another callers file."""
@@ -305,17 +324,24 @@ class InMemoryService:
             },
         )
 
-    def read(self, key: bytes, value: bytes | None, **place) -> None:
+    @property
+    def readings(self) -> Readings:
+        """The readings as they are now."""
+        return self.follower._readings  # noqa: SLF001 -- a test may look at the collection behind the responses
+
+    def begin_again(self, **settings) -> None:
+        """Begin again with a collection that has these settings, as if the topic had been made again."""
+        with patch.object(follower, "Readings", partial(Readings, **settings)):
+            self.follower.reset()
+        self.follower.caught_up()
+
+    def fail(self, *reasons: str) -> None:
+        """Let the broker be unable to store records, for these reasons."""
+        self.broker.health = lambda: Health(ready=not reasons, reasons=reasons, public_reasons=reasons)
+
+    def read(self, key: bytes, value: bytes | None, **position) -> None:
         """One more record of the readings was read."""
-        apply_next(self.readings, key, value, **place)
-
-    def _unavailable_reason(self):
-        return None if self.not_ready is None else str(self.not_ready)
-
-    def _representation(self, version):
-        if self.not_ready is not None:
-            raise self.not_ready
-        return self.readings.representation(version)
+        self.follower.record_received(next_record(key, value, **position))
 
     def give_same_request_ids(self) -> None:
         """Let answers be compared byte by byte with those of another service."""

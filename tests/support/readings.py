@@ -23,4 +23,9 @@ def reading_record(key, value, *, partition=0, offset=0, timestamp_ms=0):
 
 def apply_next(readings: Readings, key: bytes | None, value: bytes | None, **place) -> None:
     """Apply a record that comes after all that were applied so, in the only partition unless it is given."""
-    readings.apply(reading_record(key, value, offset=next(_offsets), **place))
+    readings.apply(next_record(key, value, **place))
+
+
+def next_record(key: bytes | None, value: bytes | None, **place) -> ConsumerRecord:
+    """Return a record that comes after all that were made so."""
+    return reading_record(key, value, offset=next(_offsets), **place)

@@ -17,7 +17,7 @@ REASONS = ["Kafka does not answer.", "The stored readings are still being read; 
 
 def test_live_is_200_whatever_the_state():
     service = InMemoryService()
-    service.reasons = REASONS
+    service.fail(*REASONS)
     response = service.request("GET", "/live")
     assert (response.status, json.loads(response.body)) == (200, {"live": True})
     assert response.headers[b"cache-control"] == b"no-store"
@@ -28,7 +28,7 @@ def test_ready_is_200_without_a_reason_and_503_with_all_reasons_otherwise():
     response = service.request("GET", "/ready")
     assert (response.status, json.loads(response.body)) == (200, {"ready": True})
     assert response.headers[b"cache-control"] == b"no-store"
-    service.reasons = REASONS
+    service.fail(*REASONS)
     response = service.request("GET", "/ready")
     assert_problem(response, 503)
     problem = json.loads(response.body)
@@ -42,7 +42,7 @@ def test_ready_is_200_without_a_reason_and_503_with_all_reasons_otherwise():
 @pytest.mark.parametrize("path", ["/live", "/ready"])
 def test_head_gets_the_same_without_the_body(path):
     service = InMemoryService()
-    service.reasons = REASONS
+    service.fail(*REASONS)
     get, head = service.request("GET", path), service.request("HEAD", path)
     assert head.body == b""
     assert head.status == get.status
@@ -76,7 +76,7 @@ def test_probes_are_answered_on_a_connection_that_is_open_while_the_service_drai
     service = InMemoryService()
     connection = service.connect()
     service.site.drain()
-    service.reasons = ["The service is stopping."]
+    service.fail("The service is stopping.")
     connection.send(request_bytes("GET", "/ready"))
     (response,) = connection.responses(["GET"])
     assert response.status == 503
@@ -86,7 +86,7 @@ def test_probes_are_answered_on_a_connection_that_is_open_while_the_service_drai
 def test_who_may_not_see_the_reasons_gets_the_status_only():
     service = InMemoryService()
     probes = Probes(
-        get_reasons=lambda: service.reasons,
+        get_reasons=lambda: service.broker.health().reasons,
         may_see_reasons=lambda request: request.fields.joined(b"Authorization") is not None,
     )
     site = HTTPServer(
@@ -103,7 +103,7 @@ def test_who_may_not_see_the_reasons_gets_the_status_only():
         return response
 
     assert ask().body == b'{"ready":true}\n'
-    service.reasons = REASONS
+    service.fail(*REASONS)
     response = ask()
     assert_problem(response, 503)
     assert "reasons" not in json.loads(response.body)
@@ -114,7 +114,7 @@ def test_who_may_not_see_the_reasons_gets_the_status_only():
 
 def test_with_callers_a_probe_needs_no_credentials_but_reasons_are_for_callers_only():
     service = InMemoryService(callers=caller("reader", "read = true") + caller("nobody"))
-    service.reasons = REASONS
+    service.fail(*REASONS)
     assert service.request("GET", "/live").status == 200
     for headers in ([], [(b"Authorization", b"Bearer wrong")], [(b"Authorization", b"")]):
         response = service.request("GET", "/ready", headers)

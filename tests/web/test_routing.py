@@ -7,6 +7,7 @@ import json
 import pytest
 from twisted.logger import capturedLogs
 
+from sampleapp.readings import Readings
 from tests.web.http import JSON, MESSAGE, assert_problem
 
 
@@ -107,8 +108,11 @@ def test_a_rejected_head_request_is_no_fault_of_the_service(service):
         assert events == []
 
 
-def test_a_fault_of_the_service_is_500_and_logged(service, no_failure_is_lost):
-    service.not_ready = ZeroDivisionError("secret")
+def test_a_fault_of_the_service_is_500_and_logged(service, no_failure_is_lost, monkeypatch):
+    def fail(_readings, _version):
+        raise ZeroDivisionError("secret")
+
+    monkeypatch.setattr(Readings, "encoded_representation", fail)
     response = service.request("GET", "/")
     assert_problem(response, 500)
     assert b"secret" not in response.body

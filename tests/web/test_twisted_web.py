@@ -21,7 +21,7 @@ from twisted.internet.task import Clock
 from twisted.web.resource import Resource
 from twisted.web.server import Site
 
-from sampleapp.errors import BrokerUnavailable, OutcomeUnknown, ReadingsNotReady, UnknownTopic
+from sampleapp.errors import BrokerUnavailable, OutcomeUnknown, UnknownTopic
 from sampleapp.web.responses import Response
 from sampleapp.web.twisted_web import RequestResource
 from tests.support import strategies
@@ -104,8 +104,8 @@ HOSTS = (b"a", b"", b"[::1]:80", b"127.0.0.1", b"a..b", b"a b", b"x@y", b"\xff")
 class BothWays:
     """Two services in the same state: one on its own connections, one in a site of twisted.web."""
 
-    def __init__(self, broker=PromptBroker, callers=None):
-        self.services = [InMemoryService(broker=broker(), callers=callers) for _ in range(2)]
+    def __init__(self, broker=PromptBroker, callers=None, secrets=None):
+        self.services = [InMemoryService(broker=broker(), callers=callers, secrets=secrets) for _ in range(2)]
         for service in self.services:
             service.read(b"kitchen", b"21.5")
             service.read(b"hall", b"-1e300")
@@ -175,10 +175,8 @@ def test_every_event_is_answered_alike(both):
 
 
 def test_every_request_to_a_hook_is_answered_alike():
-    both = BothWays()
-    for service in both.services:
-        service.secrets = {"h": [b"s"]}
-        service.use_hooks('[hooks.h]\ntopic = "t"\nscheme = "github"\nsecret_files = ["s"]\n')
+    hook = '[hooks.h]\ntopic = "t"\nscheme = "github"\nsecret_files = ["s"]\n'
+    both = BothWays(callers=FULL + hook, secrets={"h": [b"s"]})
     statuses = set()
     packed = gzip.compress(MESSAGE, mtime=0)
     codings = ([], [(b"Content-Encoding", b"gzip")], [(b"Content-Encoding", b"br")])
@@ -245,7 +243,7 @@ def test_failures_are_answered_alike(no_failure_is_lost):
     assert [failure.type for failure in no_failure_is_lost] == [ZeroDivisionError, ZeroDivisionError]
     no_failure_is_lost.clear()
     for service in both.services:
-        service.not_ready = ReadingsNotReady("Not yet.")
+        service.follower.reset()
     for method in ("GET", "HEAD"):
         assert both.send(request_bytes(method, "/", [(b"If-Match", b'"x"')]), method).status == 503
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Final, NamedTuple
 
+from msgspec import Struct
 from twisted.application.service import Service
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IReactorTime
@@ -19,7 +20,7 @@ from sampleapp.service.config import Config
 from sampleapp.service.listener import Listener
 from sampleapp.service.readiness import Readiness
 from sampleapp.service.reloads import Reloads
-from sampleapp.web import HTTPServer, SampleApp
+from sampleapp.web import Documentation, HTTPServer, RouteTable, SampleApp
 
 __all__ = ["Admin", "SampleAppService"]
 
@@ -46,6 +47,16 @@ class Admin(NamedTuple):
     server: HTTPServer
 
 
+class Web(Struct, frozen=True):
+    """The HTTP interface for callers."""
+
+    gateway: SampleApp
+    table: RouteTable
+    """All routes of the server."""
+    documentation: Documentation
+    server: HTTPServer
+
+
 class SampleAppService(Service):
     """
     The running service: listeners, server, broker and readings.
@@ -63,21 +74,20 @@ class SampleAppService(Service):
         config: Config,
         broker: IBroker,
         follower: ReadingsFollower,
-        server: HTTPServer,
+        web: Web,
         listeners: list[Listener],
         reloads: Reloads,
         readiness: Readiness,
         clock: IReactorTime,
-        gateway: SampleApp | None = None,
         callers: CurrentCallers | None = None,
         admin: Admin | None = None,
         access_log: AccessLog | None = None,
     ) -> None:
         """
+        :param web: the interface for callers; its server listens at the listeners.
         :param listeners: the endpoints of the server.
         :param reloads: is started and stopped with the service.
         :param readiness: is told when the service begins to stop.
-        :param gateway: ends the reading of topics; by default there is none.
         :param callers: the callers with their rights; by default every client may do everything.
         :param admin: is stopped last, so that operators can see how the service ends.
         :param access_log: is opened at the start and closed at the end.
@@ -85,14 +95,14 @@ class SampleAppService(Service):
         """
         self._config = config
         self._broker = broker
-        self._follower = follower
-        self._server = server
+        self.follower = follower
+        self.web = web
+        self._server = web.server
         self._listeners = listeners
         self._reloads = reloads
         self._readiness = readiness
         self._clock = clock
-        self._gateway = gateway
-        self._callers = callers
+        self.callers = callers
         self._admin = admin
         self._access_log = access_log
         self._is_listening = False
@@ -113,7 +123,7 @@ class SampleAppService(Service):
 
     def _unencrypted_listeners(self) -> list[Listener]:
         """Return the listeners to which callers send tokens over a network without TLS."""
-        if self._callers is None:
+        if self.callers is None:
             return []
         return [each for each in self._listeners if not each.has_tls and not each.is_local]
 
@@ -145,7 +155,7 @@ class SampleAppService(Service):
         for listener in self._listeners:
             on_rejected = partial(self._server.count_rejection, "client-certificate")
             listener.listen(self._server, on_certificate_rejected=on_rejected)
-            if self._callers is None and not self._config.is_open_to_everybody:
+            if self.callers is None and not self._config.is_open_to_everybody:
                 # Only now is it known which address a host name stands for.
                 listener.require_local()
         if self._admin is not None:
@@ -166,9 +176,9 @@ class SampleAppService(Service):
         if not self._is_listening:
             self.privilegedStartService()
         self._broker.start()
-        self._follower.start()
-        if self._callers is not None:
-            self._callers.start()
+        self.follower.start()
+        if self.callers is not None:
+            self.callers.start()
         self._reloads.start()
         wanted, most = self._config.limits.max_connections, self._server.limits.max_connections
         if most < wanted:
@@ -211,8 +221,7 @@ class SampleAppService(Service):
         deadline_s = self._clock.seconds() + timeout_s
         for listener in self._listeners:
             await listener.stop()
-        if self._gateway is not None:
-            self._gateway.end_waits()
+        self.web.gateway.end_waits()
         await self._wait(
             self._server.drain(streams_within_s=timeout_s / 2), timeout_s=timeout_s - last_records_s
         )
@@ -225,12 +234,11 @@ class SampleAppService(Service):
                 count=self._server.connections,
             )
         self._reloads.stop()
-        if self._callers is not None:
-            self._callers.stop()
+        if self.callers is not None:
+            self.callers.stop()
         # Not waited for: the broker stops its followers within its own deadline.
-        self._follower.stop()
-        if self._gateway is not None:
-            self._gateway.feeds.stop()
+        self.follower.stop()
+        self.web.gateway.feeds.stop()
         left_s = max(deadline_s - self._clock.seconds(), last_records_s)
         if not await self._wait(self._broker.stop(deadline_s=left_s), timeout_s=left_s + _STUCK_BROKER_S):
             self._log.error("The broker did not stop in time; ending without it.")

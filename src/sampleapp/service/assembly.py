@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from msgspec import Struct
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.threads import deferToThreadPool
@@ -26,7 +25,7 @@ from sampleapp.messages.schemas import Schemas
 from sampleapp.metrics import Families, MetricsPage, RequestCounts
 from sampleapp.readings.changes import Changes
 from sampleapp.readings.follower import ReadingsFollower
-from sampleapp.service.application import Admin, SampleAppService
+from sampleapp.service.application import Admin, SampleAppService, Web
 from sampleapp.service.config import Config
 from sampleapp.service.listener import Listener
 from sampleapp.service.readiness import Readiness
@@ -59,7 +58,7 @@ from sampleapp.web.openapi.pages import Run
 from sampleapp.web.read.readings import GetRepresentation
 from sampleapp.web.webhook_origins import answering_validations
 
-__all__ = ["Web", "build", "build_web", "make_server"]
+__all__ = ["build", "make_server"]
 
 _NewServer: TypeAlias = Callable[..., HTTPServer]
 
@@ -68,24 +67,31 @@ def build(
     config: Config,
     *,
     reactor: Any,
+    broker: IBroker | None = None,
+    others: Sequence[App] = (),
     descriptors: Descriptors | None = None,
     lost_lines: Counter[str] | None = None,
+    now: Callable[[], float] = time.time,
 ) -> SampleAppService:
     """
     Create the service. Nothing of it runs yet.
 
     :param reactor: provides time, threads, and the interfaces that the endpoints need.
+    :param broker: is used instead of the broker of the configuration.
+    :param others: more applications that the server serves.
     :param descriptors: of the process; unlimited by default.
     :param lost_lines: lost lines by log; those of the access log are counted here.
+    :param now: the time of day, in seconds since the epoch.
     :raise StartUpError: the configuration is invalid.
     """
     reloads = Reloads(reactor)
-    broker = _broker(config, reloads, reactor=reactor)
+    if broker is None:
+        broker = _broker(config, reloads, reactor=reactor)
     follower = ReadingsFollower(broker=broker, topic=config.readings_topic, clock=reactor)
     readiness = Readiness(broker=broker, follower=follower)
     listeners = [Listener.from_description(description, reactor=reactor) for description in config.listen]
     recorded = RecordedFields(config.record_headers, has_content_type=config.has_record_content_type)
-    callers = _callers(config, listeners, reloads, recorded_names=recorded.names, reactor=reactor)
+    callers = _callers(config, listeners, reloads, recorded_names=recorded.names, reactor=reactor, now=now)
     lost_lines = Counter() if lost_lines is None else lost_lines
     access_log = _access_log(config.log, reloads, clock=reactor, lost_lines=lost_lines)
 
@@ -98,6 +104,7 @@ def build(
         on_response=counts.responded if access_log is None else _both(counts.responded, access_log.responded),
         on_stream_end=None if access_log is None else access_log.stream_ended,
         has_hsts=config.has_hsts,
+        now=now,
     )
 
     def run(function: Callable[[], Any]) -> Deferred[Any]:
@@ -110,7 +117,7 @@ def build(
         schemas = schema_files.schemas
     metrics = MetricsPage(clock=reactor)
     metrics_app = MetricsApp(metrics.respond).app
-    web = build_web(
+    web = _web(
         config,
         broker=broker,
         get_representation=follower.representation,
@@ -124,9 +131,10 @@ def build(
         schemas=schemas,
         listeners=listeners,
         # With an endpoint for operators, the metrics are there only.
-        others=() if config.admin else (metrics_app,),
+        others=others if config.admin else (metrics_app, *others),
         new_server=new_server,
         run=run,
+        now=now,
     )
     admin = _admin(
         config,
@@ -157,8 +165,7 @@ def build(
         config=config,
         broker=broker,
         follower=follower,
-        gateway=web.gateway,
-        server=web.server,
+        web=web,
         listeners=listeners,
         reloads=reloads,
         readiness=readiness,
@@ -169,17 +176,7 @@ def build(
     )
 
 
-class Web(Struct, frozen=True):
-    """The HTTP interface for callers."""
-
-    gateway: SampleApp
-    table: RouteTable
-    """All routes of the server."""
-    documentation: Documentation
-    server: HTTPServer
-
-
-def build_web(
+def _web(
     config: Config,
     *,
     broker: IBroker,
@@ -196,7 +193,7 @@ def build_web(
     schemas: Schemas | None = None,
     listeners: Sequence[Listener] = (),
     others: Sequence[App] = (),
-    now: Callable[[], float] = time.time,
+    now: Callable[[], float],
 ) -> Web:
     """
     Create the HTTP interface for callers, on the parts that it uses.
@@ -206,8 +203,6 @@ def build_web(
     :param run: calls functions that take long in a thread.
     :param authenticator: authenticates callers; ``None`` if they need no credentials.
     :param schemas: of topics; ``None`` if contents are not checked.
-    :param others: more applications that the server serves.
-    :param now: the time of day, in seconds since the epoch, for the timestamps of records.
     """
     access_control = None
     if authenticator is not None:
@@ -279,6 +274,7 @@ def _callers(
     *,
     recorded_names: AbstractSet[str],
     reactor: Any,
+    now: Callable[[], float],
 ) -> CurrentCallers | None:
     """
     Read the callers file, if there is one.
@@ -291,6 +287,7 @@ def _callers(
             Path(config.callers),
             reactor=reactor,
             recorded_names=recorded_names,
+            now=now,
             idempotent_topics=None if brokers.takes_all_keys(config.broker) else config.idempotent_topics,
         )
         reloads.add("the callers file", callers.reload, callers.paths)

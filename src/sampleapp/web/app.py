@@ -146,7 +146,7 @@ class SampleApp:
     )
     def read_schema(self, _request: Request, *, topic: AuthorizedTopic) -> Response:
         """Return the JSON Schema of a topic."""
-        schema = None if self._schemas is None else self._schemas.by_topic.get(topic)
+        schema = None if self.schemas is None else self.schemas.by_topic.get(topic)
         if schema is None:
             raise PathNotFound("The topic has no schema, so any content may be published to it.")
         return Response(HTTPStatus.OK, _SCHEMA_FIELDS, schema.text)
@@ -246,7 +246,7 @@ class SampleApp:
         self._raw_publishing = RawPublishing(publisher, batches, recorded, self._produce, hooks=hooks)
         self._hooks = Hooks(publisher, hooks, recorded)
         self._topics = Topics(broker, publisher.slices, clock)
-        self._schemas = schemas
+        self.schemas = schemas
         self._records = RecordReading(
             RecordPages(self.reads, self.feeds, clock=clock, slices=publisher.slices, streams=self.streams),
             RecordStreams(self.reads, self.feeds, streams=self.streams, clock=clock),

@@ -246,7 +246,7 @@ def answers_of_readings(method):
         yield service.request(method, "/", [(b"Accept", accept)])
     yield service.request(method, "/", [(b"If-Match", b'"other"')])
     yield service.request(method, "/?key=kitchen&value=21.5")
-    service.not_ready = errors.ReadingsNotReady("Not yet.")
+    service.follower.reset()
     yield service.request(method, "/")
 
 
@@ -254,7 +254,7 @@ def answers_of_changes(method):
     service = WholeService()
     yield service.request(method, "/changes")
     yield service.request(method, "/changes?key=kitchen")
-    service.not_ready = errors.ReadingsNotReady("Not yet.")
+    service.follower.reset()
     yield service.request(method, "/changes")
     yield WholeService(max_streams=0).request(method, "/changes")
 
@@ -262,7 +262,7 @@ def answers_of_changes(method):
 def answers_of_readiness(method):
     service = WholeService()
     yield service.request(method, "/ready")
-    service.reasons = ["Kafka does not answer."]
+    service.fail("Kafka does not answer.")
     yield service.request(method, "/ready")
 
 

@@ -18,7 +18,6 @@ from twisted.internet.task import Clock
 
 from sampleapp.access import signatures
 from sampleapp.brokers.memory import MemoryBroker
-from sampleapp.messages.request_headers import RecordedFields
 from sampleapp.model import Record
 from tests.support.callers import FULL, by
 from tests.support.in_memory import InMemoryService, PromptBroker, request_bytes
@@ -327,7 +326,7 @@ def test_the_challenge_of_slack_means_nothing_to_others(service):
 
 
 def test_chosen_headers_are_kept_but_never_the_signature():
-    service = made(recorded=RecordedFields(["x-*", "webhook-*", "stripe-*"]))
+    service = made(record_headers=("x-*", "webhook-*", "stripe-*"))
     own = [(b"Content-Type", b"application/json"), (b"X-GitHub-Event", b"push"), (b"Cookie", b"c")]
     for name in SECRETS:
         assert post(service, name, [*signed(name, BODY), *own]).status == 200
@@ -345,7 +344,7 @@ def test_chosen_headers_are_kept_but_never_the_signature():
 
 
 def test_no_record_has_a_signature_for_another_hook():
-    service = made(recorded=RecordedFields(["x-*"]))
+    service = made(record_headers=("x-*",))
     headers = [*signed("meters", BODY), (b"X-Own", b"1")]
     assert post(service, "github", [*signed("github", BODY), *headers]).status == 200
     token = by("full")
@@ -545,7 +544,7 @@ class TestNames:
         keys = {name: [b"s%d" % number for number in range(count)] for name, count in secrets.items()}
         if "standard" in keys:
             keys["standard"] += [PUBLIC_KEY] * public_keys
-        service = made(callers=None, secrets=keys)
+        service = made(callers="", secrets=keys)
         tables = FILE.split("[hooks.")[1:]
         service.use_hooks("".join(f"[hooks.{each}" for each in tables if each.partition("]")[0] in keys))
         more = b" v1a,%b" % base64.b64encode(bytes(64)) * signed_with

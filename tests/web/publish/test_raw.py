@@ -13,7 +13,6 @@ from twisted.internet.task import Clock
 
 from sampleapp.brokers.memory import MemoryBroker
 from sampleapp.errors import PublishError
-from sampleapp.messages.request_headers import RecordedFields
 from sampleapp.model import Record
 from sampleapp.web.errors import ROWS
 from tests.support import strategies
@@ -314,7 +313,7 @@ KEPT = (("content-type", b"application/json"), ("x-github-event", b"push"), ("x-
 
 @pytest.mark.parametrize(("method", "target"), [("POST", "/topics/t"), ("DELETE", "/topics/t?key=k")])
 def test_chosen_headers_of_a_request_become_headers_of_its_record(method, target):
-    service = InMemoryService(broker=PromptBroker(), recorded=RecordedFields(["x-github-*", "x-hub-*"]))
+    service = InMemoryService(broker=PromptBroker(), record_headers=("x-github-*", "x-hub-*"))
     assert service.request(method, target, GITHUB).status == 200
     assert service.broker.records[0].headers == (*KEPT, ("traceparent", PARENT))
 
@@ -328,7 +327,7 @@ def test_chosen_headers_of_a_request_become_headers_of_its_record(method, target
     ],
 )
 def test_the_records_of_events_have_one_content_type_and_the_chosen_headers(content_type, body, own):
-    service = InMemoryService(broker=PromptBroker(), recorded=RecordedFields(["x-*"]))
+    service = InMemoryService(broker=PromptBroker(), record_headers=("x-*",))
     headers = [*(EVENT if own else ()), (b"Content-Type", content_type), (b"X-Own", b"1")]
     assert service.request("POST", "/topics/t", headers, body).status == 200
     kept = (("content-type", content_type.replace(b"-batch", b"")), *own, ("x-own", b"1"))
@@ -336,7 +335,7 @@ def test_the_records_of_events_have_one_content_type_and_the_chosen_headers(cont
 
 
 def test_messages_and_records_for_rest_proxy_keep_no_headers_of_their_request():
-    service = InMemoryService(broker=PromptBroker(), recorded=RecordedFields(["x-*"]))
+    service = InMemoryService(broker=PromptBroker(), record_headers=("x-*",))
     own = (b"X-Own", b"1")
     message = b'{"topic": "t", "content": ""}'
     service.request("POST", "/messages", [(b"Content-Type", b"application/json"), own], message)
@@ -346,8 +345,10 @@ def test_messages_and_records_for_rest_proxy_keep_no_headers_of_their_request():
 
 
 def test_an_event_has_its_content_type_once_and_also_where_others_have_none():
-    for recorded in (RecordedFields(["x-*"]), RecordedFields(["x-*"], has_content_type=False)):
-        service = InMemoryService(broker=PromptBroker(), recorded=recorded)
+    for is_recorded in (True, False):
+        service = InMemoryService(
+            broker=PromptBroker(), record_headers=("x-*",), has_record_content_type=is_recorded
+        )
         service.request("POST", "/topics/t", [*EVENT, (b"Content-Type", b"a/b"), (b"X-A", b"1")])
         headers = service.broker.records[0].headers
         assert [header for header in headers if not header[0].startswith("ce_")] == [

@@ -9,8 +9,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
-from sampleapp.errors import ReadingsNotReady
-from sampleapp.readings import Readings
 from sampleapp.readings.changes import Changes
 from sampleapp.web.read.changes import ChangeStream
 from sampleapp.web.read.registry import RIGHT_LOST, StreamKind
@@ -106,9 +104,7 @@ class Service(InMemoryService):
 
     def begin_again(self):
         """The topic was deleted and made again."""
-        self.readings = Readings(block_readings=4)
-        self.changes.use(self.readings)
-        self.changes.complete()
+        super().begin_again(block_readings=4)
         self.remember()
 
 
@@ -329,7 +325,7 @@ def test_who_falls_behind_gets_all_readings_again(service):
 
 
 def test_until_the_readings_are_complete_clients_get_503_and_browsers_come_back(service):
-    service.not_ready = ReadingsNotReady("Still read.")
+    service.follower.reset()
     assert service.request("GET", "/changes").status == 503
     browser = service.request("GET", "/changes", [(b"Sec-Fetch-Mode", b"cors")])
     assert browser.status == 200

@@ -11,7 +11,6 @@ from twisted.internet.task import Clock
 from twisted.web.server import Site
 
 from sampleapp.concurrency.cooperator import cooperator_on
-from sampleapp.errors import ReadingsNotReady
 from sampleapp.readings import Readings
 from sampleapp.readings.shared_encoding import SharedEncoding
 from sampleapp.web.read.readings import AcceptDispatch
@@ -46,22 +45,18 @@ class ServiceInTurns(InMemoryService):
 
     def __init__(self, way="own"):
         super().__init__(broker=PromptBroker())
-        self.readings = Readings(block_readings=2)
+        self.begin_again(block_readings=2)
         self.turns = TimeSlices()
         self.cooperator = cooperator_on(self.turns)
         self.encodings = {
             version: SharedEncoding(self.readings, version, cooperator=self.cooperator, at_once=AT_ONCE)
             for version in ACCEPTS
         }
+        self.follower._encodings = self.encodings  # noqa: SLF001 -- with fewer readings in a turn
         if way == "klein":
             self.site = Site(self.gateway.app.resource(), reactor=self.clock)
         elif way == "resource":
-            self.site = Site(AcceptDispatch(self._representation), reactor=self.clock)
-
-    def _representation(self, version):
-        if self.not_ready is not None:
-            raise self.not_ready
-        return self.encodings[version].representation()
+            self.site = Site(AcceptDispatch(self.follower.representation), reactor=self.clock)
 
     def change_all(self, value):
         for n in range(COUNT):
@@ -215,7 +210,7 @@ def test_when_the_service_stops_first_the_answer_is_503(way):
         encoding.stop("The service is stopping.")
     for asked in (before, same, service.ask()):
         assert_problem(response_to(asked), 503)
-    service.not_ready = ReadingsNotReady("Not yet.")
+    service.follower.reset()
     assert_problem(response_to(service.ask()), 503)
 
 
@@ -334,7 +329,7 @@ def slow_readers(service, numbers):
 def large():
     """A service with 40 KB of readings, in blocks."""
     service = InMemoryService(max_body_memory=1 << 20)
-    service.readings = Readings(block_readings=2)
+    service.begin_again(block_readings=2)
     return service
 
 

@@ -7,7 +7,6 @@ import json
 import pytest
 from hypothesis import given
 
-from sampleapp.errors import ReadingsNotReady
 from tests.support import strategies
 from tests.support.in_memory import InMemoryService
 from tests.web.http import same_headers
@@ -127,7 +126,7 @@ def test_if_match_lets_pass_who_names_the_current_state_and_goes_before_if_none_
 
 
 def test_a_condition_is_not_looked_at_where_there_is_no_state_yet(service):
-    service.not_ready = ReadingsNotReady("Not yet.")
+    service.follower.reset()
     assert service.request("GET", headers=[(b"If-Match", b'"other"')]).status == 503
 
 
@@ -141,7 +140,7 @@ def test_head_answers_as_get_without_the_body(service, accept):
 
 
 def test_until_the_readings_are_complete_the_answer_is_503_rather_than_a_part(service):
-    service.not_ready = ReadingsNotReady("The readings are still being read.")
+    service.follower.reset()
     response = service.request("GET")
     assert response.status == 503
     assert response.headers[b"retry-after"] == b"1"
@@ -152,7 +151,7 @@ def test_until_the_readings_are_complete_the_answer_is_503_rather_than_a_part(se
         "status": 503,
         "detail": "The readings are still being read.",
     }
-    service.not_ready = None
+    service.follower.caught_up()
     assert service.request("GET").status == 200
 
 
