@@ -101,8 +101,8 @@ class CommandLine(TwistedOptions):
     synopsis = "[options]"
     longdesc = (
         "An HTTP gateway to Apache Kafka: publish messages with POST, get the response once they are stored, "
-        "and read topics as pages or event streams. Without options, it listens on port 8080 of this machine only, "
-        "and keeps its records in sampleapp.sqlite3 in the working directory."
+        "and read topics as pages or event streams. Without options, it listens on port 8080 of this machine "
+        "only, and keeps its records in sampleapp.sqlite3 in the working directory."
     )
 
     # Options that are shown at once have methods.
