@@ -45,7 +45,7 @@ def test_with_stdout_closed_a_message_is_published_and_that_is_a_success(service
 
 
 def test_with_stderr_closed_an_error_is_still_an_exit_code(service):
-    assert redirected(service, "2>&-", "publish", "bad/topic", "c") == (1, "", "")
+    assert redirected(service, "2>&-", "publish", "bad/topic", "c") == (2, "", "")
 
 
 def test_with_every_stream_closed_a_message_is_published(service):

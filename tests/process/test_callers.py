@@ -120,7 +120,7 @@ def test_a_signal_has_the_file_read_at_once_and_ends_nothing(start, tmp_path):
 @pytest.mark.parametrize(
     ("options", "status", "sentence"),
     [
-        (["--listen", "tcp:0"], 1, "--listen tcp:0: other machines can reach this endpoint, "),
+        (["--listen", "tcp:0"], 2, "--listen tcp:0: other machines can reach this endpoint, "),
         (["--callers", "none.toml"], 1, "--callers: cannot read none.toml: No such file or directory."),
         (["--callers", "bad.toml"], 1, "--callers: bad.toml, line 2: callers.t.raed is not known here;"),
         (

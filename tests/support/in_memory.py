@@ -21,7 +21,7 @@ from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from sampleapp.access import Callers, parse_callers
+from sampleapp.access import Callers, HookVerifier, parse_callers
 from sampleapp.access.hook_secrets import HookKeys
 from sampleapp.interfaces import IBroker
 from sampleapp.messages.schemas import Schema, compile_schemas
@@ -293,8 +293,12 @@ class InMemoryService:
         self.follower = self.service.follower
         self.follower.caught_up()
         self.schemas = self.gateway.schemas
-        self.authenticator = self.hooks = None
-        if self.service.callers is not None:
+        self.authenticator = None
+        self.hooks = HookVerifier({}, {}, seconds=self.clock.seconds, now=self.clock.seconds)
+        if self.service.callers is None:
+            # A service without callers has no hooks. Here, requests need no credentials for either.
+            self.gateway.hooks.verifier = self.hooks
+        else:
             self.authenticator, self.hooks = self.service.callers.authenticator, self.service.callers.hooks
             # Hooks of a test may have different secrets in files of one name.
             self.use_hooks(callers)

@@ -102,7 +102,7 @@ class SampleApp:
     )
     def receive_hook(self, _request: Request) -> Variant:
         """Publish what a sender of webhooks has signed."""
-        return self._hooks.variant
+        return self.hooks.variant
 
     @app.route(
         "/topics/<topic>/records",
@@ -244,7 +244,7 @@ class SampleApp:
         self._messages = Messages(publisher, batches)
         self._produce = ProduceRequests(publisher)
         self._raw_publishing = RawPublishing(publisher, batches, recorded, self._produce, hooks=hooks)
-        self._hooks = Hooks(publisher, hooks, recorded)
+        self.hooks = Hooks(publisher, hooks, recorded)
         self._topics = Topics(broker, publisher.slices, clock)
         self.schemas = schemas
         self._records = RecordReading(

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from twisted.internet.testing import MemoryReactorClock
 
 from sampleapp.errors import StartUpError
-from sampleapp.messages.request_headers import RecordedFields
 from sampleapp.service.assembly import build
 from sampleapp.service.config import Config
 from tests.support.callers import FULL, by, caller
@@ -35,7 +34,7 @@ MESSAGE = {"topic": "t", "content": "c"}
 
 
 def made(**options):
-    options = {"records_caller": True, "recorded": RecordedFields(["x-*", "sampleapp-*"]), **options}
+    options = {"records_caller": True, "record_headers": ("x-*", "sampleapp-*"), **options}
     return InMemoryService(broker=PromptBroker(), callers=FILE, secrets={"github": [SECRET]}, **options)
 
 

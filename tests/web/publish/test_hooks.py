@@ -544,7 +544,7 @@ class TestNames:
         keys = {name: [b"s%d" % number for number in range(count)] for name, count in secrets.items()}
         if "standard" in keys:
             keys["standard"] += [PUBLIC_KEY] * public_keys
-        service = made(callers="", secrets=keys)
+        service = made(callers=None, secrets=keys)
         tables = FILE.split("[hooks.")[1:]
         service.use_hooks("".join(f"[hooks.{each}" for each in tables if each.partition("]")[0] in keys))
         more = b" v1a,%b" % base64.b64encode(bytes(64)) * signed_with

@@ -149,7 +149,7 @@ def test_until_the_readings_are_complete_the_answer_is_503_rather_than_a_part(se
         "type": "urn:sampleapp:problem:readings-not-ready",
         "title": "Readings not ready",
         "status": 503,
-        "detail": "The readings are still being read.",
+        "detail": "The stored readings are still being read; ask again.",
     }
     service.follower.caught_up()
     assert service.request("GET").status == 200

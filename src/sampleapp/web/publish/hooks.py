@@ -55,17 +55,17 @@ class Hooks:
         :param recorded: chooses the header fields of a request that become headers of its record.
         """
         self._publisher = publisher
-        self._verifier = verifier
+        self.verifier = verifier
         self._recorded = recorded
         self.variant: Final = Variant(self._receive, check_head=self._check_head, takes_query=True)
         """Serves ``POST``."""
 
     def _check_head(self, request: Request, *, hook: str) -> None:
-        if self._verifier is None:
+        if self.verifier is None:
             raise InvalidSignature
-        signed = self._verifier.begin(hook, request.fields)
+        signed = self.verifier.begin(hook, request.fields)
         # Without the request: a cycle would never be freed, since requests are not tracked.
-        request.verify_body = partial(_verify, self._verifier, signed)
+        request.verify_body = partial(_verify, self.verifier, signed)
 
     def _receive(self, request: Request, *, hook: str) -> Response | Deferred[Response]:
         if request.verify_body is not None:
