@@ -98,7 +98,7 @@ def test_credentials_and_rights_come_first():
     for headers, status in [((), 401), ([by("nobody")], 401), ([by("reader")], 403), ([by("full")], 411)]:
         connection = raw(service, unframed("POST", "/topics/t", headers) + b"19.0")
         assert connection.sent.startswith(b"HTTP/1.1 %d " % status)
-    for path, status in [("/nothing", 404), ("/metrics", 404), ("/", 405)]:
+    for path, status in [("/nothing", 404), ("/metrics", 405), ("/", 405)]:
         assert raw(service, unframed("POST", path, [by("full")])).sent.startswith(b"HTTP/1.1 %d " % status)
     assert service.broker.records == []
 
