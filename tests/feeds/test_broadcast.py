@@ -12,7 +12,7 @@ ALL = Selection("id")
 
 
 class Stream:
-    """A subscriber that remembers what it gets."""
+    """A subscriber that remembers its events."""
 
     def __init__(self, *, takes=99):
         self.takes = takes

@@ -34,7 +34,7 @@ CLIENTS = ("EventSource", "EventSourcePolyfill", "ReconnectingEventSource")
 
 @pytest.fixture(scope="module")
 def libraries(tmp_path_factory):
-    """A directory with the programs of these tests, beside the libraries."""
+    """A directory with the programs and libraries of these tests."""
     if not shutil.which("node") or not shutil.which("npm"):
         pytest.skip("this machine has no Node.js with npm")
     directory = tmp_path_factory.mktemp("libraries")

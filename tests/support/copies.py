@@ -23,7 +23,7 @@ KINDS = [
 
 
 def copied(record):
-    """What a copy of a record keeps: a tombstone has its own time."""
+    """The members that a copy of a record keeps: a tombstone has its own time."""
     kept = {name: each for name, each in record.items() if name not in {"topic", "partition", "offset"}}
     if kept.get("content", "") is None:
         del kept["timestamp"]

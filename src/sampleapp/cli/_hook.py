@@ -55,7 +55,7 @@ _PREFIX_OF_MISTAKES: Final = re.compile(r"--callers: .*, line [0-9]+: ")
 
 def _url(context: click.Context, parameter: click.Parameter, value: str) -> str:
     parsed_url(context, parameter, value)
-    # As it was written: the default is to be replaced by hand.
+    # As it was written: the default must be replaced by hand.
     return value
 
 

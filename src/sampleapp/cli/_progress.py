@@ -33,7 +33,7 @@ def progress_of(file: IO[bytes], *, clock: IReactorTime) -> Iterator[Callable[[R
     :return: a function to call with each new state of the report.
     """
     if not sys.stderr.isatty() or os.isatty(file.fileno()):
-        # A bar would be drawn over the lines that somebody types.
+        # A bar would be drawn over the lines that the user types.
         yield _Waiting(clock).show
         return
 

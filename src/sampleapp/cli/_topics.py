@@ -55,7 +55,7 @@ def topics(context: click.Context, *, broker: str, url: str | None, token: str |
         except BrokerUnavailable as error:
             raise CommandFailed(str(error)) from error
         for name in names:
-            # No character of a name has to be escaped.
+            # No character of a name needs an escape.
             print_result(name.encode("ascii"), flush=False)
         flush_results()
         if not names:

@@ -7,7 +7,7 @@ Records as JSON, one line each (NDJSON), which are also the data of events (``te
 
 A record without a key has no ``key``, and a tombstone has the content null. A key or content that is not
 UTF-8 is ``key_base64`` or ``content_base64`` (RFC 4648, section 4). ``headers`` has the headers whose name
-comes once and whose content is UTF-8. All others are beside it, in ``headers_base64``: a list of
+comes once and whose content is UTF-8. All others are in ``headers_base64``: a list of
 ``[name, base64 or null]``.
 """
 

@@ -1,4 +1,4 @@
-"""With ``--record-caller``, each record says who has sent it, and nobody else can."""
+"""With ``--record-caller``, each record has the name of its caller, which no message can forge."""
 
 from __future__ import annotations
 
