@@ -24,9 +24,9 @@ def other(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def topic(service):
-    lines = [json.dumps({"topic": "kinds", **each}) + "\n" for each in KINDS]
+    lines = [json.dumps({"topic": "kinds-to-copy", **each}) + "\n" for each in KINDS]
     sampleapp(service, "publish", "--messages", "-", stdin="".join(lines).encode())
-    return "kinds"
+    return "kinds-to-copy"
 
 
 @pytest.mark.parametrize("options", [[], ["--idempotent"]], ids=["plain", "idempotent"])
@@ -58,13 +58,13 @@ def test_a_file_that_is_copied_again_with_idempotency_keys_adds_nothing(service,
     file = tmp_path / "records"
     file.write_text(sampleapp(service, "consume", topic, "--broker", service.broker)[0])
     for _ in range(2):
-        _, told = sampleapp(service, "publish", "once", "--messages", str(file), "--idempotent")
+        _, told = sampleapp(service, "publish", "copied-once", "--messages", str(file), "--idempotent")
     assert f"At least {len(KINDS)} of them had been published before" in told
-    assert len(consumed(service, "once")) == len(KINDS)
+    assert len(consumed(service, "copied-once")) == len(KINDS)
 
 
 def test_lines_that_fail_are_named_with_their_reasons_and_the_others_are_published(service):
-    names = ["some", None, "a b", "some"]
+    names = ["some-lines", None, "a b", "some-lines"]
     lines = ["{" if name is None else json.dumps({"topic": name, "content": "c"}) for name in names]
     printed, told = sampleapp(
         service, "publish", "--messages", "-", "--results", stdin="\n".join(lines).encode(), code=1
@@ -74,7 +74,7 @@ def test_lines_that_fail_are_named_with_their_reasons_and_the_others_are_publish
     assert two == {"line": 2, "error": "not JSON: Input data was truncated."}
     assert '"topic" must be' in three["error"]
     assert told.endswith("Published 2 lines, 2 failed.\n")
-    assert [record["content"] for record in consumed(service, "some")] == ["c", "c"]
+    assert [record["content"] for record in consumed(service, "some-lines")] == ["c", "c"]
 
 
 def test_results_are_printed_for_lines_too(service):
@@ -86,7 +86,7 @@ def test_results_are_printed_for_lines_too(service):
 def test_results_that_cannot_be_printed_do_not_stop_the_lines(service):
     with FULL.open("wb") as full:
         ended = subprocess.run(
-            [COMMAND, "publish", "full", "--lines", "-", "--results"],
+            [COMMAND, "publish", "full-of-lines", "--lines", "-", "--results"],
             input=b"a\nb\n",
             stdout=full,
             stderr=subprocess.PIPE,
@@ -96,7 +96,7 @@ def test_results_that_cannot_be_printed_do_not_stop_the_lines(service):
         )
     assert ended.returncode == 3
     assert b"The outcomes of some lines are not printed." in ended.stderr
-    assert [record["content"] for record in consumed(service, "full")] == ["a", "b"]
+    assert [record["content"] for record in consumed(service, "full-of-lines")] == ["a", "b"]
 
 
 @pytest.mark.parametrize(
