@@ -608,7 +608,7 @@ READ_SCHEMA: Final = Description(
             contents=(
                 Content(
                     "application/schema+json",
-                    {"type": ["object", "boolean"]},
+                    {"description": "A JSON Schema: an object, or `true` or `false`."},
                     "A schema",
                     {"type": "object", "required": ["id"]},
                 ),
