@@ -122,7 +122,7 @@ def identified(members, *, scope=SCOPE, number=0, now_ms=NOW_MS, trace=(), **sty
 
 
 def meaning(members):
-    """What the caller has said with a message."""
+    """The identity that a caller gives a message."""
     return (members["content"], members.get("key"), members.get("headers") or {}, members.get("timestamp"))
 
 
