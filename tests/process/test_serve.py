@@ -85,7 +85,7 @@ MISTAKES = [
     (["--port", "80"], 2, "option --port not recognized"),
     (["--nonsense", "80"], 2, "option --nonsense not recognized. See: sampleapp serve --help"),
     (["--lisen", "tcp:80"], 2, "not recognized; did you mean --listen? See: sampleapp serve --help\n"),
-    (["--broker", "http://localhost"], 1, "--broker: The scheme of this broker's URL is not known"),
+    (["--broker", "http://localhost"], 2, "--broker: The scheme of this broker's URL is not known"),
     (["--max-body", "1k"], 2, "--max-body takes a whole number of bytes"),
     (["surplus"], 2, "Unexpected argument 'surplus'"),
 ]

@@ -220,9 +220,7 @@ def test_faults_name_no_values_of_the_content():
         assert hidden.encode() not in response.body
 
 
-@pytest.mark.parametrize(
-    "body", [b"", b"text", b'{"id":', b"\xff", b'"\\ud800"', b"NaN", b"1e400", b"[" * 5000 + b"]" * 5000]
-)
+@pytest.mark.parametrize("body", [b"", b"text", b'{"id":', b"\xff", b'"\\ud800"', b"NaN", b"1e400"])
 def test_what_is_not_json_does_not_match(body):
     service = service_with(schemas={"orders": True})
     response = service.request("POST", "/topics/orders", [], body)
