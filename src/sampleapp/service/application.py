@@ -22,7 +22,7 @@ from sampleapp.service.readiness import Readiness
 from sampleapp.service.reloads import Reloads
 from sampleapp.web import Documentation, HTTPServer, RouteTable, SampleApp
 
-__all__ = ["Admin", "SampleAppService"]
+__all__ = ["Admin", "SampleAppService", "Web"]
 
 _OPEN_ADMIN: Final = (
     "The endpoint for operators (--admin), {url}, is open to the network without credentials: let only "
@@ -95,14 +95,16 @@ class SampleAppService(Service):
         """
         self._config = config
         self._broker = broker
-        self.follower = follower
-        self.web = web
+        self.follower: Final = follower
+        """Keeps the readings."""
+        self.web: Final = web
         self._server = web.server
         self._listeners = listeners
         self._reloads = reloads
         self._readiness = readiness
         self._clock = clock
-        self.callers = callers
+        self.callers: Final = callers
+        """``None`` if requests need no credentials."""
         self._admin = admin
         self._access_log = access_log
         self._is_listening = False
