@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import os
 import re
 import shutil
@@ -96,10 +97,12 @@ def through(proxy, *marks):
 @contextlib.contextmanager
 def running(proxy, project, directory, *, port, service_port, site=SITE):
     """
-    Run a proxy on a port of this machine, in front of the service on another one.
+    Run a proxy on a port of this machine, in front of the service on another one, which is running.
 
     :param site: the origin of the pages of another site that may read.
     """
+    # A service that has not read its readings yet is not ready: HAProxy would take it out for two seconds.
+    wait_until(lambda: is_ready(service_port), "the service is ready")
     command = proxy(project, directory, port=port, service_port=service_port, site=site)
     with (directory / "proxy.log").open("wb") as log:
         process = subprocess.Popen(command, cwd=directory, stdout=log, stderr=subprocess.STDOUT)
@@ -110,6 +113,12 @@ def running(proxy, project, directory, *, port, service_port, site=SITE):
     finally:
         process.terminate()
         process.wait(10)
+
+
+def is_ready(service_port):
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", service_port, timeout=20)) as connection:
+        connection.request("GET", "/ready")
+        return connection.getresponse().status == 200
 
 
 def is_free(port):
