@@ -340,16 +340,17 @@ class HTTPConnection(TwistedProtocol):
             result = handler(request)  # type: ignore[operator,arg-type] # both were just made
         except Exception:  # noqa: BLE001 -- whatever it is, the caller gets a response
             result = self._response_to(Failure())
-        if isinstance(result, Deferred):
-            self._enter(WAITING)
-            self._deadlines.since_s = self._server.next_sweep_s
-            if request is not None and request.ends_with_client:
-                self._cancel, self._waiting_request = result.cancel, request
-            else:
-                self._server.waiting += 1
-            result.addBoth(self._respond_later)
-        else:
+        # The exact type first: `isinstance` of an abstract class such as `Deferred` is five times as slow.
+        if type(result) is Response or not isinstance(result, Deferred):
             self._respond(result)
+            return
+        self._enter(WAITING)
+        self._deadlines.since_s = self._server.next_sweep_s
+        if request is not None and request.ends_with_client:
+            self._cancel, self._waiting_request = result.cancel, request
+        else:
+            self._server.waiting += 1
+        result.addBoth(self._respond_later)
 
     @_cut_after_fault
     def _respond_later(self, result: Response | Failure) -> None:
