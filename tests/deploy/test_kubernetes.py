@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -27,7 +28,8 @@ def manifests(request):
 
 def in_directory(directory):
     named = yaml.safe_load((directory / "kustomization.yaml").read_text())["resources"]
-    assert sorted(path.name for path in directory.glob("*.yaml")) == sorted([*named, "kustomization.yaml"])
+    others = {"kustomization.yaml", "Chart.yaml", "values.yaml"}
+    assert {path.name for path in directory.glob("*.yaml")} - others == set(named)
     return [
         manifest
         for name in named
@@ -65,6 +67,103 @@ def test_a_kustomization_can_set_the_digest_of_the_image_and_add_prometheus(requ
         "sampleapp"
     }
     assert len(of_kind(made, "ServiceMonitor")) == 1
+
+
+HELM = shutil.which("helm")
+needs_helm = pytest.mark.skipif(HELM is None, reason="this machine has no helm")
+
+
+@pytest.fixture
+def chart(request):
+    """A function that renders the chart with values, and returns its objects by kind and name."""
+
+    directory = request.config.rootpath / "deploy/kubernetes"
+
+    def render(values):
+        rendered = subprocess.run(
+            [HELM, "template", "release", directory, "--namespace", "sampleapp", "--values", "-"],
+            check=True,
+            input=json.dumps(values),
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        return by_name(yaml.safe_load_all(rendered.stdout))
+
+    return render
+
+
+def by_name(manifests):
+    return {(each["kind"], each["metadata"]["name"]): each for each in manifests}
+
+
+@needs_helm
+def test_the_chart_passes_the_linter_of_helm(request):
+    linted = subprocess.run(
+        [HELM, "lint", "--strict", request.config.rootpath / "deploy/kubernetes"],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert linted.returncode == 0, linted.stdout
+
+
+@needs_helm
+@pytest.mark.skipif(KUBECTL is None, reason="this machine has no kubectl")
+def test_the_chart_renders_the_objects_of_the_kustomization(request, chart):
+    built = subprocess.run(
+        [KUBECTL, "kustomize", request.config.rootpath / "deploy/kubernetes"],
+        check=True,
+        stdout=subprocess.PIPE,
+    )
+    expected = by_name(yaml.safe_load_all(built.stdout))
+    del expected["Namespace", "sampleapp"]
+    rendered = chart({})
+    for each in [*rendered.values(), *expected.values()]:
+        for label in ("instance", "managed-by"):
+            each["metadata"].get("labels", {}).pop(f"app.kubernetes.io/{label}", None)
+    for each in (rendered, expected):
+        # Their order means nothing to the service.
+        each["Deployment", "sampleapp"]["spec"]["template"]["spec"]["containers"][0]["env"].sort(
+            key=lambda variable: variable["name"]
+        )
+    assert rendered == expected
+
+
+@needs_helm
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_values_of_the_chart_set_what_they_name(chart, manifests, version):
+    rendered = chart(
+        {
+            "image": {"repository": "registry.example/sampleapp", "digest": f"sha256:{'0' * 64}"},
+            "broker": "kafka://kafka.example:9092",
+            "env": {"SAMPLEAPP_MAX_BODY_MEMORY": 268435456, "SAMPLEAPP_DRAIN_DELAY": "5"},
+            "replicas": {"min": 3, "max": 9},
+            "secrets": {"callers": "others"},
+            "serviceMonitor": True,
+            "ingress": {"enabled": True, "host": "gateway.example"},
+        }
+    )
+    pod = rendered["Deployment", "sampleapp"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert container["image"] == f"registry.example/sampleapp@sha256:{'0' * 64}"
+    variables = {variable["name"]: variable["value"] for variable in container["env"]}
+    (deployment,) = of_kind(manifests, "Deployment")
+    (unchanged,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert variables == {variable["name"]: variable["value"] for variable in unchanged["env"]} | {
+        "SAMPLEAPP_BROKER": "kafka://kafka.example:9092",
+        "SAMPLEAPP_MAX_BODY_MEMORY": "268435456",
+        "SAMPLEAPP_DRAIN_DELAY": "5",
+    }
+    autoscaler = rendered["HorizontalPodAutoscaler", "sampleapp"]["spec"]
+    assert (autoscaler["minReplicas"], autoscaler["maxReplicas"]) == (3, 9)
+    secrets = {volume["name"]: volume["secret"]["secretName"] for volume in pod["volumes"]}
+    assert secrets == {"tls": "sampleapp-tls", "callers": "others", "kafka": "sampleapp-kafka"}
+    assert ("ServiceMonitor", "sampleapp") in rendered
+    (rule,) = rendered["Ingress", "sampleapp"]["spec"]["rules"]
+    assert rule["host"] == "gateway.example"
+    for kind, name in rendered:
+        if kind != "ServiceMonitor":
+            kubernetes_validate.validate(rendered[kind, name], version, strict=True)
 
 
 def of_kind(manifests, kind):

@@ -21,6 +21,7 @@ def version(request):
         ("CONTRIBUTING.md", r"tag the commit:\s+`v(.+)`"),
         ("Containerfile", r"image\.version=(\S+)"),
         ("deploy/compose.yaml", r"image: sampleapp:(\S+)"),
+        ("deploy/kubernetes/Chart.yaml", r"appVersion: (\S+)"),
         ("deploy/kubernetes/kustomization.yaml", r"(?:version|newTag): ([^\s}]+)"),
         ("docs/howto/containers.rst", r"\bsampleapp:(\d\S*)"),
         ("setup.py", r"/blob/v(\S+)\. "),
