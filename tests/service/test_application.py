@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from twisted.internet.address import IPv4Address
-from twisted.internet.defer import Deferred, fail, succeed
+from twisted.internet.defer import Deferred, fail, maybeDeferred, succeed
 from twisted.internet.testing import MemoryReactorClock
 from zope.interface import implementer
 
@@ -19,6 +19,7 @@ from sampleapp.service.reloads import Reloads
 from tests.support.in_memory import Connection, InMemoryService, ManualBroker, request_bytes
 from tests.support.logs import logged_lines
 from tests.support.secrets import secret
+from tests.support.threads import ReactorWithThreads
 
 MESSAGE = b'{"topic":"t","content":"c"}'
 POST = request_bytes("POST", "/messages", [(b"Content-Type", b"application/json")], MESSAGE)
@@ -93,7 +94,7 @@ class Setup:
             follower=follower,
             web=self.web.service.web,
             listeners=[Listener(endpoint=endpoint, description="tcp:8080")],
-            reloads=Reloads(self.web.clock),
+            reloads=Reloads(self.web.clock, run=maybeDeferred),
             readiness=readiness,
             clock=self.web.clock,
         )
@@ -212,12 +213,16 @@ def test_the_password_for_the_broker_is_read_again_and_what_is_no_password_chang
     credentials.write_text(f"username=somebody\npassword={secret('s3cr3t-Xyzzy', 'a password')}\n")
     credentials.chmod(0o600)
     url = f"kafka+tls://127.0.0.1:1?sasl=SCRAM-SHA-512&credentials={credentials}"
-    clock = MemoryReactorClock()
-    service = build(Config(broker=url), reactor=clock)
+    reactor = ReactorWithThreads()
+    service = build(Config(broker=url), reactor=reactor)
     with logged_lines() as lines:
-        assert service.reload().result
+        reloading = service.reload()
+        reactor.threads.do_one()
+        assert reloading.result
         credentials.write_text("s3cr3t-Xyzzy\n")
-        assert not service.reload().result
+        reloading = service.reload()
+        reactor.threads.do_one()
+        assert not reloading.result
     read, rejected = lines
     assert read == "Reloaded the broker's certificates and credentials."
     assert f"the previous version stays in use: The file {credentials}, given with credentials=," in rejected

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.task import Clock
+from twisted.internet.threads import deferToThreadPool
 from twisted.logger import LogLevel
 
 from sampleapp.errors import StartUpError
 from sampleapp.service.reloads import Reloads
 from tests.support.logs import logged, logged_lines
+from tests.support.threads import ReactorWithThreads
 
 
 class Source:
@@ -43,7 +47,7 @@ def clock():
 
 @pytest.fixture
 def reloads(clock):
-    reloads = Reloads(clock)
+    reloads = Reloads(clock, run=maybeDeferred)
     reloads.start()
     yield reloads
     reloads.stop()
@@ -205,7 +209,7 @@ def test_who_asks_while_it_is_read_gets_one_more_reading_for_all_after_that(relo
 
 
 def test_what_is_being_read_at_the_end_ends_in_silence(clock, no_failure_is_lost):
-    reloads, slow = Reloads(clock), SlowSource()
+    reloads, slow = Reloads(clock, run=maybeDeferred), SlowSource()
     reloads.add("the slow source", slow.reload)
     reloads.start()
     outcomes = []
@@ -232,3 +236,23 @@ def test_a_fault_in_looking_at_one_of_them_keeps_no_other_from_being_looked_at(
     assert [failure.type for failure in no_failure_is_lost] == [ValueError]
     no_failure_is_lost.clear()
     reloads.stop()
+
+
+def test_files_are_checked_in_a_thread_one_check_at_a_time_and_none_at_the_end(path, no_failure_is_lost):
+    reactor, source = ReactorWithThreads(), Source()
+    threads = reactor.threads
+    reloads = Reloads(reactor, run=partial(deferToThreadPool, reactor, threads))
+    reloads.add("the source", source.reload, [str(path)])
+    reloads.start()
+    replace(path)
+    reactor.pump([1, 1, 1])
+    assert (source.count, len(threads.waiting)) == (0, 1)
+    # The check, and what it leads to.
+    threads.do_one()
+    threads.do_one()
+    assert (source.count, threads.waiting) == (1, [])
+    path.write_text("changed")
+    reactor.advance(1)
+    reloads.stop()
+    threads.do_one()
+    assert (source.count, threads.waiting, reactor.getDelayedCalls(), no_failure_is_lost) == (1, [], [], [])

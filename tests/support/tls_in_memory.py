@@ -8,6 +8,7 @@ from functools import partial
 from http import HTTPStatus
 
 from twisted.internet.address import IPv4Address
+from twisted.internet.defer import maybeDeferred
 from twisted.internet.error import ConnectionDone
 from twisted.internet.testing import MemoryReactorClock, StringTransport
 from twisted.protocols.tls import TLSMemoryBIOFactory
@@ -38,7 +39,7 @@ class Server:
         """:param options: of the `HTTPServer`."""
         self.reactor = MemoryReactorClock()
         self.reactor.rightNow = now_s
-        self.reloads = Reloads(self.reactor)
+        self.reloads = Reloads(self.reactor, run=maybeDeferred)
         self.listener = listener = Listener.from_description(
             description, reactor=self.reactor, now=self.reactor.seconds
         )

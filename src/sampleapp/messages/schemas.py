@@ -169,8 +169,11 @@ class Schemas:
     """The schemas of topics as they are now."""
 
     def __init__(self, by_topic: Mapping[str, Schema]) -> None:
+        self.use(by_topic)
+
+    def use(self, by_topic: Mapping[str, Schema]) -> None:
+        """Replace the schemas."""
         self.by_topic = by_topic
-        """May be replaced at any time."""
 
     def check(self, topic: str, content: bytes | None, *, at: str = "") -> None:
         """

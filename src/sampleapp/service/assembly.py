@@ -17,6 +17,7 @@ from twisted.internet.threads import deferToThreadPool
 from sampleapp import brokers
 from sampleapp.access import Authenticator, HookVerifier
 from sampleapp.access.current_callers import CurrentCallers
+from sampleapp.concurrency.threads import Run
 from sampleapp.errors import InvalidOption
 from sampleapp.interfaces import IBroker, IReloadable
 from sampleapp.logs import AccessLog, LogSettings, require_writable
@@ -54,7 +55,6 @@ from sampleapp.web import (
     rejection_in_form,
     response_to_failure,
 )
-from sampleapp.web.openapi.pages import Run
 from sampleapp.web.read.readings import GetRepresentation
 from sampleapp.web.webhook_origins import answering_validations
 
@@ -84,7 +84,11 @@ def build(
     :param now: the time of day, in seconds since the epoch.
     :raise StartUpError: the configuration is invalid.
     """
-    reloads = Reloads(reactor)
+
+    def run(function: Callable[[], Any]) -> Deferred[Any]:
+        return deferToThreadPool(reactor, reactor.getThreadPool(), function)
+
+    reloads = Reloads(reactor, run=run)
     if broker is None:
         broker = _broker(config, reloads, reactor=reactor)
     follower = ReadingsFollower(broker=broker, topic=config.readings_topic, clock=reactor)
@@ -106,9 +110,6 @@ def build(
         has_hsts=config.has_hsts,
         now=now,
     )
-
-    def run(function: Callable[[], Any]) -> Deferred[Any]:
-        return deferToThreadPool(reactor, reactor.getThreadPool(), function)
 
     schemas = None
     if config.schemas:

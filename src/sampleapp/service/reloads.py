@@ -11,6 +11,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from sampleapp.concurrency.threads import Run
 from sampleapp.errors import StartUpError
 
 __all__ = ["Reload", "Reloads"]
@@ -53,11 +54,14 @@ _OPEN: Final = _Texts(
 class _Source:
     """One thing that can be reloaded, and its files."""
 
-    def __init__(self, name: str, reload: Reload, paths: Callable[[], Iterable[str]], texts: _Texts) -> None:
+    def __init__(
+        self, name: str, reload: Reload, paths: Callable[[], Iterable[str]], texts: _Texts, *, run: Run
+    ) -> None:
         self._name = name
         self._texts = texts
         self._reload = reload
         self._paths = paths
+        self._run = run
         self._signatures = self._read_signatures()
         # Only one reload at a time, so that the last version of the files wins.
         self._lock = DeferredLock()
@@ -65,10 +69,12 @@ class _Source:
         self._served_requests = 0
         self._is_valid = True
 
-    def has_changed(self) -> bool:
+    async def has_changed(self) -> bool:
         """Return whether a file has changed since the last call."""
         try:
-            before, self._signatures = self._signatures, self._read_signatures()
+            before, self._signatures = self._signatures, await self._run(self._read_signatures)
+        except CancelledError:
+            raise
         except Exception:  # noqa: BLE001 -- after any failure, the other sources are checked
             _log.failure("Could not check whether the files of {name} have changed.", name=self._name)
             return False
@@ -85,6 +91,8 @@ class _Source:
             # A reload that began while this call waited for the lock serves it as well.
             if self._served_requests < request:
                 self._served_requests = self._requests
+                # Updates the signatures, so that this reload is not followed by another one.
+                await self.has_changed()
                 self._is_valid = await self._reload_now()
             return self._is_valid
 
@@ -114,11 +122,17 @@ class Reloads:
     notifications of changes (inotify) miss those on network file systems.
     """
 
-    def __init__(self, clock: IReactorTime) -> None:
-        """:param clock: schedules the checks for changed files."""
+    def __init__(self, clock: IReactorTime, *, run: Run) -> None:
+        """
+        :param clock: schedules the checks for changed files.
+        :param run: calls a function in a thread: a directory may have thousands of files, and a network file
+            system may not respond.
+        """
         self._clock = clock
+        self._run = run
         self._sources: list[_Source] = []
         self._next_check: IDelayedCall | None = None
+        self._checking: Deferred[None] | None = None
         self._running: list[Deferred[bool]] = []
 
     def add(
@@ -134,13 +148,14 @@ class Reloads:
 
         :param name: its name in the log: "the callers file".
         :param reload: reloads it. The sentence of a `StartUpError` is logged.
-        :param paths: its files, or a function that returns its current files; without any, it is reloaded
-            only when `reload` is called.
+        :param paths: its files, or a function that returns its current files, which is called in a thread;
+            without any, it is reloaded only when `reload` is called.
         :param is_written: True for a file that is reopened for writing.
         """
         texts = _OPEN if is_written else _READ
         fixed = None if callable(paths) else tuple(paths)
-        self._sources.append(_Source(name, reload, paths if callable(paths) else lambda: fixed or (), texts))
+        current = paths if callable(paths) else lambda: fixed or ()
+        self._sources.append(_Source(name, reload, current, texts, run=self._run))
 
     def start(self) -> None:
         """Begin to check the files for changes."""
@@ -152,6 +167,8 @@ class Reloads:
         next_check, self._next_check = self._next_check, None
         if next_check is not None:
             next_check.cancel()
+        if self._checking is not None:
+            self._checking.cancel()
         # Waiting ones first: otherwise they would begin as soon as the one before them has ended.
         for reloading in self._running[::-1]:
             reloading.cancel()
@@ -162,9 +179,6 @@ class Reloads:
 
         :return: fires, once all is reloaded, with True if all is valid. Never fails.
         """
-        for source in self._sources:
-            # Updates the signatures, so that this reload is not followed by another one.
-            source.has_changed()
         return Deferred.fromCoroutine(self._reload_all())
 
     async def _reload_all(self) -> bool:
@@ -177,10 +191,16 @@ class Reloads:
         self._next_check = self._clock.callLater(_INTERVAL_S, self._check)
 
     def _check(self) -> None:
-        self._check_later()
+        self._next_check = None
+        self._checking = Deferred.fromCoroutine(self._check_files())
+        # It fails only when it is cancelled.
+        self._checking.addErrback(lambda failure: failure.trap(CancelledError))
+
+    async def _check_files(self) -> None:
         for source in self._sources:
-            if source.has_changed():
+            if await source.has_changed():
                 self._reload(source)
+        self._check_later()
 
     def _reload(self, source: _Source) -> Deferred[bool]:
         reloading = Deferred.fromCoroutine(source.reload())

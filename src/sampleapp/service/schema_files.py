@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from twisted.internet.defer import Deferred
 
 from sampleapp.access.files import read_file
+from sampleapp.concurrency.threads import Run
 from sampleapp.errors import StartUpError
 from sampleapp.file_permissions import shown_path
 from sampleapp.messages.schemas import Schema, Schemas, compile_schemas
@@ -23,11 +23,10 @@ _MOST_ENTRIES: Final = 10_000
 class SchemaFiles:
     """The files of a directory, and the schemas that they had when all of them were valid."""
 
-    def __init__(self, directory: str, *, run: Callable[[Callable[[], Any]], Deferred[Any]]) -> None:
+    def __init__(self, directory: str, *, run: Run) -> None:
         """
         Read the directory.
 
-        :param run: calls a function in a thread.
         :raise StartUpError: a file cannot be read, or is not a schema.
         """
         self._directory = directory
@@ -50,10 +49,7 @@ class SchemaFiles:
         :return: fires with ``None`` when the new schemas are in use. Fails with `StartUpError` if a file is
             not a schema; then the previous ones stay in use.
         """
-        return self._run(self._load).addCallback(self._use)
-
-    def _use(self, by_topic: dict[str, Schema]) -> None:
-        self.schemas.by_topic = by_topic
+        return self._run(self._load).addCallback(self.schemas.use)
 
     def _load(self) -> dict[str, Schema]:
         files = {}

@@ -314,9 +314,9 @@ def test_a_key_is_not_used_by_content_that_does_not_match():
 def test_other_schemas_count_from_the_next_request_on():
     service = service_with(schemas={"orders": True})
     assert one(service, WRONG).status == 200
-    service.schemas.by_topic = schemas_of({"orders": ORDER})
+    service.schemas.use(schemas_of({"orders": ORDER}))
     assert_problem(one(service, WRONG), 422)
-    service.schemas.by_topic = {}
+    service.schemas.use({})
     assert one(service, WRONG).status == 200
 
 

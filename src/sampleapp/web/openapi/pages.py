@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from hashlib import sha256
 from http import HTTPStatus
 from importlib.metadata import metadata
-from typing import Any, Final, TypeAlias
+from typing import Final
 
-from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from sampleapp import DISTRIBUTION, __version__
 from sampleapp.concurrency.semaphore import Semaphore
+from sampleapp.concurrency.threads import Run
 from sampleapp.web.descriptions import Features
 from sampleapp.web.errors import PathNotFound
 from sampleapp.web.openapi.files import PAGE, READINGS_PAGE, read_files
@@ -22,10 +22,7 @@ from sampleapp.web.responses import Headers, Response, json_line
 from sampleapp.web.routing import RouteTable
 from sampleapp.web.server import Request
 
-__all__ = ["GUARDS", "Documentation", "Run"]
-
-Run: TypeAlias = Callable[[Callable[[], Any]], "Deferred[Any]"]
-"""Calls a function that takes long without blocking the reactor, such as in a thread."""
+__all__ = ["GUARDS", "Documentation"]
 
 _KEPT_S: Final = 60.0
 """The files, nearly two megabytes, are cached for this time after the last request, in seconds."""
