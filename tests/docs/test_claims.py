@@ -57,3 +57,10 @@ def test_no_page_rests_on_a_run_outside_the_repository(pages):
     assert re.search(r"\d+ \w+ 20\d\d, with sampleapp at commit ``[0-9a-f]{7}``", table)
     others = {**pages, "docs/explanation/when-to-use.rst": comparison.replace(table, "")}
     assert {name: found for name, text in others.items() if (found := ELSEWHERE.findall(text))} == {}
+
+
+def test_the_readme_takes_its_figures_from_the_comparison(pages):
+    (sentence,) = re.findall(r"A `POST` takes .*? librdkafka", pages["README.md"])
+    figures = re.findall(r"\d[\d.]*", sentence)
+    assert len(figures) == 3
+    assert all(f"- {figure} µs" in pages["docs/explanation/when-to-use.rst"] for figure in figures)
