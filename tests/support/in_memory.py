@@ -29,7 +29,7 @@ from sampleapp.model import Health, ReadResult, Record, RecordMetadata
 from sampleapp.readings import Readings, follower
 from sampleapp.service.assembly import build
 from sampleapp.service.config import Config
-from sampleapp.web import HTTPServer, Limits
+from sampleapp.web import HTTPServer, Limits, RouteTable
 from tests.support.readings import next_record
 from tests.support.secrets import record_output
 
@@ -260,7 +260,7 @@ class InMemoryService:
         :param secrets: of the hooks in the callers file: lists of them, by the names of the hooks.
         :param schemas: the schemas of topics, by topic.
         :param on_response: called for each response.
-        :param others: more applications that are served, each bound to an object.
+        :param others: applications that are served instead of the metrics, each bound to an object.
         """
         self.clock = self.make_clock()
         self.clock.advance(1_700_000_000)
@@ -286,10 +286,13 @@ class InMemoryService:
                 ),
                 reactor=self.clock,
                 broker=self.broker,
-                others=others,
                 now=self.clock.seconds,
             )
         self.gateway, self.table, self.documentation, self.site = astuple(self.service.web)
+        if others:
+            *apps, _metrics = self.table.apps
+            self.table = RouteTable(*apps, *others)
+            self.site.dispatch = self.table.dispatch
         self.follower = self.service.follower
         self.follower.caught_up()
         self.schemas = self.gateway.schemas

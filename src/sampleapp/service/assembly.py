@@ -68,7 +68,6 @@ def build(
     *,
     reactor: Any,
     broker: IBroker | None = None,
-    others: Sequence[App] = (),
     descriptors: Descriptors | None = None,
     lost_lines: Counter[str] | None = None,
     now: Callable[[], float] = time.time,
@@ -78,7 +77,6 @@ def build(
 
     :param reactor: provides time, threads, and the interfaces that the endpoints need.
     :param broker: is used instead of the broker of the configuration.
-    :param others: more applications that the server serves.
     :param descriptors: of the process; unlimited by default.
     :param lost_lines: lost lines by log; those of the access log are counted here.
     :param now: the time of day, in seconds since the epoch.
@@ -132,7 +130,7 @@ def build(
         schemas=schemas,
         listeners=listeners,
         # With an endpoint for operators, the metrics are there only.
-        others=others if config.admin else (metrics_app, *others),
+        others=() if config.admin else (metrics_app,),
         new_server=new_server,
         run=run,
         now=now,

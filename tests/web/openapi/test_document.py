@@ -14,18 +14,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from openapi_spec_validator import OpenAPIV31SpecValidator
 from twisted.internet.defer import fail, succeed
-from twisted.internet.task import Clock
 
 from sampleapp import errors
 from sampleapp.access import IssuerKeysNotKnown, Right
 from sampleapp.errors import InvalidMessage
 from sampleapp.messages.parsing import parse_message
 from sampleapp.messages.rest_proxy_bodies import EmbeddedFormat, read_records
-from sampleapp.metrics import MetricsPage
 from sampleapp.model import ConsumerRecord, GoneRecords, ReadResult, ReplayedRecord, is_legal_topic
 from sampleapp.service.assembly import build
 from sampleapp.service.config import Config
-from sampleapp.web import AdminApp, Limits, MetricsApp
+from sampleapp.web import AdminApp, Limits
 from sampleapp.web.descriptions import Description
 from sampleapp.web.errors import BROKER_REJECTIONS, IDEMPOTENCY_REJECTIONS
 from sampleapp.web.openapi.document import openapi_document
@@ -54,11 +52,7 @@ class WholeService(InMemoryService):
     """All that is served, with a broker that leaves each answer to the test."""
 
     def __init__(self, broker=None, **limits):
-        others = [MetricsApp(MetricsPage(clock=Clock()).respond).app]
-        broker = ManualBroker() if broker is None else broker
-        super().__init__(
-            broker=broker, others=others, **{"allowed_hosts": [], "secrets": {"h": [b"s"]}, **limits}
-        )
+        super().__init__(broker=broker, **{"allowed_hosts": [], "secrets": {"h": [b"s"]}, **limits})
         self.use_hooks(HOOK)
 
     def connect(self, transport=MemoryTransport):
