@@ -70,7 +70,7 @@ class HookVerifier:
         :param keys: by the names of the hooks.
         :param seconds: the clock for rates: seconds of a clock that is never set.
         :param now: the clock for the times of requests: seconds since the epoch.
-        :param rate_refusals: counts rejected requests by the name of the rate.
+        :param rate_rejections: counts rejected requests by the name of the rate.
         """
         self._seconds = seconds
         self._now = now

@@ -74,7 +74,7 @@ class SignatureRejected(Exception):
     """The signature of a request is not valid."""
 
     def __init__(self, reason: str) -> None:
-        """:param reason: one of `REFUSALS`."""
+        """:param reason: one of `REJECTIONS`."""
         super().__init__(reason)
         self.reason = reason
 

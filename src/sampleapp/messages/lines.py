@@ -126,7 +126,7 @@ class MessageLines:
         :param max_line: the greatest length of a message, in bytes.
         :param now_ms: the timestamp for messages without one; milliseconds since the epoch.
         :param of_request: headers of every record; see `sampleapp.messages.records.record_of`.
-        :param refuse_topic: returns an error for a topic that messages may not be published to; by default
+        :param reject_topic: returns an error for a topic that messages may not be published to; by default
             all topics are allowed.
         :param scope: makes identities of the records; by default they have none.
         :param schemas: of topics; by default, contents are not checked.

@@ -132,7 +132,7 @@ class Listener:
         """
         Open the port.
 
-        :param on_certificate_refused: is called for each client whose certificate is missing or rejected.
+        :param on_certificate_rejected: is called for each client whose certificate is missing or rejected.
         :raise StartUpError: the port cannot be opened.
         """
         if isinstance(self._endpoint, HTTPSEndpoint) and on_certificate_rejected is not None:

@@ -74,7 +74,7 @@ def server_context(
     :param minimum: the oldest version of TLS, from `sampleapp.tls.https_arguments.MINIMUM_VERSIONS`.
     :param requires_client: true to reject a client without a certificate; needs client authorities.
     :param protocols: the protocols for ALPN (RFC 7301), the best first.
-    :param on_refused: called for each client whose certificate is rejected, or missing but required.
+    :param on_rejected: called for each client whose certificate is rejected, or missing but required.
     :raise StartUpError: OpenSSL rejects the key or the certificates.
     """
     context = SSL.Context(SSL.TLS_SERVER_METHOD)

@@ -133,7 +133,7 @@ def in_form_for(
 
     The other parameters are those of the request.
 
-    :param answer: only problem documents are converted.
+    :param response: only problem documents are converted.
     :param path: as it was sent.
     """
     if method != b"OPTIONS" and is_of_records(path) and _VARY not in response.headers:

@@ -5,7 +5,7 @@ From the bottom up: `faults` translates errors of SQLite, `opening` opens and ve
 watches the write-ahead log, `identities` recognises records that are sent again, `rows` inserts and selects,
 `store` appends and reads (all on one private thread), `thread` is that thread, `publishes` are pending
 calls, `writer` groups them into transactions, `expiry` deletes expired identities, `subscription` follows
-topics, `reading` reads them from positions, and `broker` wires them together.
+topics, `page_reader` reads them from positions, and `broker` wires them together.
 """
 
 from sampleapp.brokers.sqlite.broker import SQLiteBroker

@@ -84,7 +84,7 @@ class SQLiteBroker:
         :param threads: brings results back from the private thread.
         :param buffer_bytes: the maximum bytes of records that are accepted and not yet stored.
         :param patience_s: seconds to wait for another process that has the file locked.
-        :param answer_timeout_s: seconds to wait for the disk; well above ``patience_s``.
+        :param response_timeout_s: seconds to wait for the disk; well above ``patience_s``.
         :param idempotency: for records that are sent again.
         :param now: returns the time of day, by which identities expire: seconds since the epoch.
         """

@@ -83,7 +83,7 @@ class PageReader:
     ) -> None:
         """
         :param thread: the thread of the store.
-        :param answer_timeout_s: seconds to wait for the disk in each step.
+        :param response_timeout_s: seconds to wait for the disk in each step.
         """
         self._store = store
         self._thread = thread

@@ -46,7 +46,7 @@ class BodyMemory:
     def __init__(self, limit: int, *, count_rejection: Callable[[str], None] | None = None) -> None:
         """
         :param limit: for all requests together, in bytes.
-        :param count_refusal: called for each request that does not fit, with the name of the option that is
+        :param count_rejection: called for each request that does not fit, with the name of the option that is
             the limit.
         """
         self.limit = limit

@@ -28,7 +28,7 @@ class Decoding:
     def __init__(self, clock: IReactorTime, *, count_rejection: Callable[[str], None] | None = None) -> None:
         """
         :param clock: the reactor.
-        :param count_refusal: called for each body over the limit, with the name of the option that is the
+        :param count_rejection: called for each body over the limit, with the name of the option that is the
             limit.
         """
         self._cooperator = cooperator_on(clock)

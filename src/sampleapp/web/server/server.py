@@ -103,15 +103,15 @@ class HTTPServer(Factory):
         """
         :param dispatch: chooses a handler for each request, by its head.
         :param reject: makes the response to a request that is wrong, or over a limit.
-        :param answer_to: makes the response when the dispatch or a handler has failed, from the failure and
+        :param response_to: makes the response when the dispatch or a handler has failed, from the failure and
             the id of the request.
         :param reactor: measures time, in seconds.
         :param limits: for each client, and for all clients together.
         :param descriptors: of the process; not checked by default.
-        :param form_refusal: converts rejections into another form, for clients that read it; none by default.
-        :param on_answer: called for each response.
+        :param form_rejection: converts rejections into another form, for clients that read it; none by default.
+        :param on_response: called for each response.
         :param on_stream_end: called for each response that is sent part by part, at its end.
-        :param extend_answer: adds header fields to each response, for browsers for example.
+        :param extend_response: adds header fields to each response, for browsers for example.
         :param has_hsts: true to tell browsers on TLS connections to use only TLS (RFC 6797).
         :param host_rule: the hosts that requests over TCP may name; any host by default.
         :param now: the time of day for ``Date``, in seconds since the epoch.

@@ -38,7 +38,7 @@ class CurrentSecurity:
         Read the files that the configuration names, and the credentials.
 
         :param environ: the environment, where credentials may be.
-        :param clock: the time, for `REFUSAL_INTERVAL_S`.
+        :param clock: the time, for `REJECTION_INTERVAL_S`.
         :raise StartUpError: a file is missing or invalid; the message names it and says why.
         """
         self._config = config
@@ -91,7 +91,7 @@ class CurrentSecurity:
         """
         Return whether the settings differ from those of a refused connection, after a reload if they do not.
 
-        Rejections reload at most once in `REFUSAL_INTERVAL_S`: a broker that rejects everything must not keep
+        Rejections reload at most once in `REJECTION_INTERVAL_S`: a broker that rejects everything must not keep
         the service reading files. An invalid file is logged.
 
         :param rejected: the settings of the refused connection.

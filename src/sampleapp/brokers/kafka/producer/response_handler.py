@@ -70,7 +70,7 @@ class ResponseHandler:
         Settle the batches of one request.
 
         :param node_id: the broker that it was sent to.
-        :param answers: the broker's response, or the error.
+        :param responses: the broker's response, or the error.
         """
         for queue, _ in batches:
             try:

@@ -170,7 +170,7 @@ def decide(
     """
     Decide the next step for a batch that was not acknowledged.
 
-    :param answer: ``None`` if the leader's answer does not mention the partition.
+    :param response: ``None`` if the leader's answer does not mention the partition.
     :param records: the number of records in the batch.
     :param has_producer_id: ``True`` if the batch has a producer id, so that it may be sent again.
     :param is_resent: ``True`` if an earlier attempt may have stored it.

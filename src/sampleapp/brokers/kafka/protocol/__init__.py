@@ -3,7 +3,7 @@ Encoding and decoding of Kafka's requests and answers, without I/O.
 
 Source: https://kafka.apache.org/protocol and the message schemas in Kafka's own repository. Kafka 0.11 to 4.x
 support the chosen versions (KIP-896 removed older ones); flexible versions (KIP-482) are used only where
-they are needed. From the bottom up: `reading` and `writing` have the types, `request` the base of all
+they are needed. From the bottom up: `decoder` and `writing` have the types, `request` the base of all
 requests, and each request has its own module.
 """
 
