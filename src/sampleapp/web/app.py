@@ -53,11 +53,6 @@ class SampleApp:
 
     app = App()
 
-    @app.route("/", methods=["GET"], takes_query=True, right=Right.READ, description=operations.READINGS)
-    def readings(self, _request: Request) -> AcceptDispatch:
-        """Return the resource of the readings, which answers in the version that ``Accept`` chooses."""
-        return self._readings
-
     @app.route(
         "/messages",
         methods=["POST"],
@@ -68,6 +63,11 @@ class SampleApp:
     def publish(self, request: Request) -> Variant:
         """Publish a message, or many as lines; answered once the broker has acknowledged them."""
         return self._messages.variant_of(request)
+
+    @app.route("/", methods=["GET"], takes_query=True, right=Right.READ, description=operations.READINGS)
+    def readings(self, _request: Request) -> AcceptDispatch:
+        """Return the resource of the readings, which answers in the version that ``Accept`` chooses."""
+        return self._readings
 
     @app.route(
         "/topics/<topic>",

@@ -134,12 +134,13 @@ def test_every_operation_with_a_body_says_how_it_may_be_compressed(described):
         assert "`Content-Encoding: zstd`" in body["description"]
 
 
-def test_each_group_begins_with_its_simplest_operation(described):
+def test_publishing_a_message_comes_first_and_each_group_begins_with_its_simplest_operation(described):
     first = {}
     for path, operations in described.document["paths"].items():
         for method, operation in operations.items():
             first.setdefault(operation["tags"][0], f"{method.upper()} {path}")
-    assert (first["Readings"], first["Messages"]) == ("GET /", "POST /messages")
+    assert list(first.items())[:2] == [("Messages", "POST /messages"), ("Readings", "GET /")]
+    assert [tag["name"] for tag in described.document["tags"]] == list(first)
 
 
 def test_no_two_operations_have_the_same_id(described):
