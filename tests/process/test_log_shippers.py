@@ -10,6 +10,7 @@ from contextlib import ExitStack, closing
 from http import HTTPStatus
 from http.client import HTTPConnection
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -79,7 +80,8 @@ def start(tmp_path, services, stack):
 
     def start_daemon(name, file, arguments, **changes):
         text = (CONFIGURATIONS / file).read_text(encoding="utf-8")
-        for before, after in {"http://127.0.0.1:8080/": services.service.url, **changes}.items():
+        port = str(urlsplit(services.service.url).port)
+        for before, after in {"8080": port, **changes}.items():
             assert before in text
             text = text.replace(before, after)
         path = tmp_path / file
@@ -94,10 +96,34 @@ def start(tmp_path, services, stack):
     return start_daemon
 
 
-@needs("syslog-ng")
-def test_syslog_ng_loses_no_line_while_the_service_is_away_and_passes_a_line_that_is_too_long(
-    services, start, tmp_path
+# For each: its file, its arguments, what the test changes in the file, and what it says of a line that it drops.
+SHIPPERS = {
+    "syslog-ng": (
+        "syslog-ng.conf",
+        "-F -e --no-caps -f @FILE@ -R persist -c control --pidfile pid",
+        {
+            "source s_lines": "options { time-reopen(1); };\nsource s_lines",
+            "reliable(yes)": 'reliable(yes) dir(".")',
+        },
+        "dropped while sending",
+    ),
+    "fluent-bit": (
+        "fluent-bit.conf",
+        "-c @FILE@",
+        {
+            "/var/lib/fluent-bit": "state",
+            "scheduler.cap    60": "scheduler.cap    1\n    scheduler.base   1\n    flush            0.2",
+        },
+        "HTTP status=413",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=needs(name)) for name in SHIPPERS])
+def test_a_shipper_loses_no_line_while_the_service_is_away_and_passes_a_line_that_is_too_long(
+    services, start, tmp_path, name
 ):
+    configuration, arguments, changes, dropped = SHIPPERS[name]
     lines = tmp_path / "in.log"
     lines.touch()
 
@@ -110,25 +136,7 @@ def test_syslog_ng_loses_no_line_while_the_service_is_away_and_passes_a_line_tha
             lambda: services.values_of("logs") == list(texts), f"{texts[-1]} is stored", deadline_s=DEADLINE_S
         )
 
-    arguments = [
-        "-F",
-        "-e",
-        "--no-caps",
-        "-f",
-        "@FILE@",
-        "-R",
-        "persist",
-        "-c",
-        "control",
-        "--pidfile",
-        "pid",
-    ]
-    changes = {
-        "/var/log/app.log": str(lines),
-        "source s_lines": "options { time-reopen(1); };\nsource s_lines",
-        "reliable(yes)": f'reliable(yes) dir("{tmp_path}")',
-    }
-    start("syslog-ng", "syslog-ng.conf", arguments, **changes)
+    start(name, configuration, arguments.split(), **{"/var/log/app.log": str(lines), **changes})
     write('a "b" \\', "c", "d", "e")
     wait_for('a "b" \\', "c", "d", "e")
     services.service.stop()
@@ -138,7 +146,7 @@ def test_syslog_ng_loses_no_line_while_the_service_is_away_and_passes_a_line_tha
     # 413, although it is alone in its batch.
     write("x" * 6000)
     wait_until(
-        lambda: "dropped while sending" in (tmp_path / "syslog-ng.txt").read_text(),
+        lambda: dropped in (tmp_path / f"{name}.txt").read_text(),
         "the line is dropped",
         deadline_s=DEADLINE_S,
     )
