@@ -144,7 +144,15 @@ def test_numbers_are_those_of_json():
     [
         ({"t.json": b'{"type":'}, "--schemas: /etc/schemas/t.json: The file is not JSON: "),
         ({"t.json": b""}, "--schemas: /etc/schemas/t.json: it is empty; "),
-        ({"t.json": [1]}, "--schemas: /etc/schemas/t.json: "),
+        ({"t.json": [1]}, "/etc/schemas/t.json: it is not a schema, which is an object, true or false."),
+        ({"t.json": "a"}, "/etc/schemas/t.json: it is not a schema, which is an object, true or false."),
+        ({"t.json": b'{"type":"string","type":"number"}'}, "t.json: a member is there more than once; "),
+        ({"t.json": b'{"const":"\\ud800"}'}, "t.json: a string has a lone surrogate, which has no form in"),
+        ({"t.json": {"$id": "http://[::1"}}, "/etc/schemas/t.json: Invalid URI reference 'http://[::1'"),
+        (
+            {"t.json": {"$ref": "http://[::1"}},
+            "at /$ref: refers to http://[::1, which is not in the directory",
+        ),
         (
             {"t.json": {"properties": {"a/b": {"minimum": "x"}}}},
             "--schemas: /etc/schemas/t.json, at /properties/a~1b/minimum: ",
@@ -205,11 +213,64 @@ HOSTILE = {
         DEEP,
     ),
     "many faults": ({"items": {"type": "string"}}, list(range(100_000))),
+    "many fractions": ({"items": {"enum": [n + 0.5 for n in range(200)]}}, [199.5] * 100_000),
+    "look-around from each character": ({"pattern": "(?=.*[0-9])(?=.*[a-z]).{8,}x"}, "a" * 900_000),
     "many objects": ({"items": {"type": "string"}}, [{}] * 300_000),
     "one wrong item of many": ({"items": {"anyOf": [{"type": "object"}] * 50}}, [{}] * 20_000 + [1]),
     "many missing members": ({"required": [f"m{n}" for n in range(1000)]}, {"a": ["x"] * 20_000}),
     "long names": ({"additionalProperties": False, "properties": {}}, {"n" * 900_000 + "1": 1}),
 }
+
+
+@pytest.mark.parametrize("pattern", ["^(?=.*[0-9])[a-z0-9]+$", r"^([a-z])[a-z]*\d\1*$"])
+def test_a_pattern_with_look_around_or_back_references_takes_short_contents_only(pattern):
+    schema = {"properties": {"name": {"pattern": pattern}}}
+    assert not faults(schema, {"name": "a1"})
+    assert [each.pointer for each in faults(schema, {"name": "a"})] == ["/name"]
+    assert not faults(schema, {"name": "a1", "text": "a" * 4000})
+    (fault,) = faults(schema, {"name": "a1", "text": "a" * 4100})
+    assert fault.detail == (
+        "The content has more than 4096 bytes, the most for a schema with look-around or back references in "
+        "a pattern."
+    )
+    names = {"patternProperties": {pattern: True}}
+    assert faults(names, {"a1": "a" * 4100})[0].detail == fault.detail
+
+
+def test_a_pattern_that_takes_too_many_steps_is_said():
+    (fault,) = faults({"pattern": "^(a|a)*(?!b)c$"}, "a" * 3000)
+    assert fault.detail == "The content takes too many steps to be matched with a pattern of the schema."
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"items": {"enum": [n + 0.5 for n in range(20)]}},
+        {"items": {"enum": [[n] for n in range(20)]}},
+        {"items": {"const": 0.5}},
+        {"items": {"maximum": 0.5, "minimum": 0.25}},
+        {"items": {"multipleOf": 1}},
+        {"items": {"anyOf": [{"minimum": 9}] * 50}},
+        {"contains": {"const": 1}},
+        {"uniqueItems": True},
+        {"$ref": "other.json"},
+    ],
+)
+def test_keywords_that_take_long_are_checked_of_fewer_values(schema):
+    other = {"items": {"enum": [n + 0.5 for n in range(20)]}}
+    compiled = schemas_of({"t": schema, "other": other, "fast": {"items": {"type": "integer"}}})
+    content = json.dumps(list(range(140_000))).encode()
+    assert [each.detail for each in compiled["t"].faults(content)] == [
+        "The content has too many values to be checked against the topic's schema."
+    ]
+    assert not compiled["fast"].faults(content)
+
+
+def test_files_of_any_name_and_long_chains_of_references_are_compiled():
+    chain = {f"d{n}": {"$ref": f"#/$defs/d{n + 1}"} for n in range(3000)}
+    schema = {"$ref": "#/$defs/d0", "$defs": {**chain, "d3000": {"type": "string"}}}
+    compiled = schemas_of({"t": schema, "sub/\udcff": True})["t"]
+    assert [each.detail for each in compiled.faults(b"1")] == ["The content must be a string."]
 
 
 # Exponential work would take hours.
@@ -221,6 +282,11 @@ def test_a_hostile_content_has_a_fault_before_long(name):
     found = schema.faults(content)
     assert 1 <= len(found) <= 100
     assert sum(len(each.pointer) + len(each.detail) for each in found) < 100_000
+
+
+def test_of_a_long_content_with_few_values_the_first_fault_is_named():
+    assert len(faults({"items": {"maximum": 3}}, [10**4000] * 20)) == 1
+    assert len(faults({"items": {"maximum": 3}}, [10**1000] * 20)) == 20
 
 
 def test_commas_in_strings_are_not_values():

@@ -103,6 +103,7 @@ class _ValidEvent(Struct):
 _CHECKED: Final = ("specversion", "id", "source", "type", "partitionkey")
 _decode_valid: Final = msgspec.json.Decoder(_ValidEvent).decode
 _decode_event: Final = msgspec.json.Decoder(_Event).decode
+_decode_members: Final = msgspec.json.Decoder(dict[str, Raw]).decode
 _decode_base64: Final = msgspec.json.Decoder(bytes).decode
 _decode_string: Final = msgspec.json.Decoder(str).decode
 
@@ -206,9 +207,17 @@ def read_event_data(body: bytes) -> tuple[bytes, str]:
     Return the data of a CloudEvent in structured mode, and the pointer to it.
 
     :param body: an event that `read_event_key` has accepted. Without data it has the data ``null``.
-    :raise InvalidMessage: ``data_base64`` is not base64.
+    :raise InvalidMessage: ``data_base64`` is not base64, or a member is there more than once.
     """
     event = _decode(body)
+    members = _decode_members(body)
+    # Each member has a colon after its name, and no name of an attribute has one. Of a repeated member, only
+    # the last is decoded, and consumers may read the first.
+    colons = sum([1 + bytes(each).count(b":") for each in members.values()])
+    if colons != body.count(b":") or ":" in "".join(members):
+        raise InvalidMessage(
+            [Fault("", "A member of the event is there more than once, or its name has a colon.")]
+        )
     if event.data_base64 == _NULL:
         return bytes(event.data), "/data"
     try:

@@ -1,14 +1,16 @@
 """
 JSON Schemas of topics: compile them, and check the contents of messages.
 
-The library is loaded by `compile_schemas`. Its regular expressions take linear time, except those with
-look-around or back references, whose backtracking is limited.
+The library is loaded by `compile_schemas`, and cannot be interrupted: what a check may take is limited before
+it begins. Regular expressions take linear time, except those with look-around or back references. Their
+backtracking is limited, but look-around may search the rest of a string again at each character.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote, urldefrag, urljoin
@@ -29,19 +31,32 @@ _BASE: Final = "file:///"
 """For references between the files. Nothing is read there: all documents are given."""
 _BACKTRACKS: Final = 10_000
 """Steps of a regular expression with look-around: less than a millisecond."""
+_MOST_LOOK_AROUND: Final = 4096
+"""Bytes of a content for a schema with such an expression: 15 ms, as this takes quadratic time."""
 
 _MOST_WORK: Final = 150_000
 """
 The most commas and, four times as dear, colons and opening brackets of a content outside of strings.
 
-The decoder takes up to 7 ms for this many.
+The decoder takes up to 7 ms for this many. If a schema has keywords that take longer, it is divided by the
+sum of these costs for one value.
 """
+_COSTS: Final = {"contains": 3, "uniqueItems": 4, "multipleOf": 10}
+_FRACTION_COST: Final = 10
+"""To compare numbers takes up to a microsecond, if one of them has a fraction."""
+_BOUNDS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+_ALTERNATIVES_OF_A_COST: Final = 5
 _MOST_STEPS: Final = 400
 """Steps in which faults are collected, of up to 20 µs each: that of one missing member, or of four values."""
 _VALUES_IN_A_STEP: Final = 4
+_BYTES_IN_A_STEP: Final = 160
+"""To show a long number takes longer."""
 _MOST_FAULTS: Final = 100
 _ALTERNATIVES: Final = ("allOf", "anyOf", "oneOf", "patternProperties", "dependentSchemas", "dependencies")
 _DYNAMIC: Final = ("$dynamicRef", "$recursiveRef")
+_LONGEST_CHAIN: Final = 100
+_NOWHERE: Final = "urn:invalid"
+"""The place of a reference that is not a URI."""
 
 _LONGEST_NAME: Final = 40
 _LONGEST_TOKEN: Final = 200
@@ -79,6 +94,7 @@ _RULES: Final = {
     "propertyNames": "has a member whose name does not match propertyNames of the schema",
     "uniqueItems": "must not have two equal items",
 }
+_NOT_MATCHED: Final = ("BacktrackLimitExceeded", "RegexEngineFailure")
 _UNEXPECTED: Final = ("additionalProperties", "unevaluatedProperties", "additionalItems", "unevaluatedItems")
 _TYPES: Final = {
     "array": "an array",
@@ -108,6 +124,10 @@ class Schema(Struct, frozen=True):
     """The most schemas that one keyword applies to a value."""
     required: int
     """The most members that one keyword requires of an object."""
+    most_work: int
+    """The most work of a content that can be checked; see `_MOST_WORK`."""
+    has_look_around: bool
+    """True if a pattern has look-around or back references."""
     is_recursive: bool
     """True if a reference leads to itself, so that work may multiply at each level of a content."""
 
@@ -134,15 +154,20 @@ class Schema(Struct, frozen=True):
         if self.validator.is_valid(value):
             return []
         found: list[Fault] = []
-        for mismatch in self._errors(value):
+        for mismatch in self._errors(value, len(content)):
             found += [Fault(f"{at}{_pointer(path)}", f"{detail}.") for path, detail in _details(mismatch)]
             if len(found) >= _MOST_FAULTS:
                 break
         return found[:_MOST_FAULTS] or [Fault(at, "The content does not match the schema of the topic.")]
 
     def _value_of(self, content: bytes) -> Any:
-        """:raise _NotChecked: it is not JSON, or has too many values or a repeated member."""
-        if _is_too_much(content):
+        """:raise _NotChecked: it is not JSON, takes too long to check, or has a repeated member."""
+        if self.has_look_around and len(content) > _MOST_LOOK_AROUND:
+            raise _NotChecked(
+                f"The content has more than {_MOST_LOOK_AROUND} bytes, the most for a schema with "
+                "look-around or back references in a pattern."
+            )
+        if _is_too_much(content, self.most_work):
             raise _NotChecked("The content has too many values to be checked against the topic's schema.")
         try:
             value = _decode(content)
@@ -152,10 +177,10 @@ class Schema(Struct, frozen=True):
             raise _NotChecked("A member is there more than once in the content.")
         return value
 
-    def _errors(self, value: Any) -> Iterator[jsonschema_rs.ValidationError]:
+    def _errors(self, value: Any, length: int) -> Iterator[jsonschema_rs.ValidationError]:
         values, objects, depth = _size(value)
         at_each = 1 + self.alternatives
-        steps = objects * self.required + values * at_each // _VALUES_IN_A_STEP
+        steps = objects * self.required + values * at_each // _VALUES_IN_A_STEP + length // _BYTES_IN_A_STEP
         if steps * (at_each**depth if self.is_recursive else 1) <= _MOST_STEPS:
             yield from self.validator.iter_errors(value)
         elif not self.is_recursive:
@@ -211,17 +236,15 @@ def compile_schemas(files: Mapping[str, bytes], *, directory: str) -> dict[str, 
     documents: dict[str, Any] = {}
     for name, text in files.items():
         document = _document(name, text, directory=directory)
-        own = _BASE + quote(name)
+        own = _uri(name)
         given = document.get("$id", document.get("id")) if isinstance(document, dict) else None
-        for uri in {own, urldefrag(urljoin(own, given))[0]} if isinstance(given, str) else {own}:
+        for uri in {own, _place(own, given)[0]} if isinstance(given, str) else {own}:
             if uri in documents:
                 raise _mistake(directory, name, "/$id", f"is that of {names[uri]}, too; each has its own")
             documents[uri], names[uri] = document, name
-    alternatives = _longest(documents, _ALTERNATIVES)
-    required = _longest(documents, ("required", "dependentRequired"))
     schemas = {}
     for name, text in files.items():
-        uri = _BASE + quote(name)
+        uri = _uri(name)
         try:
             validator = jsonschema_rs.validator_for(
                 documents[uri],
@@ -233,9 +256,15 @@ def compile_schemas(files: Mapping[str, bytes], *, directory: str) -> dict[str, 
         except ValueError as error:
             raise _invalid(error, documents, uri, directory=directory, name=name) from error
         if "/" not in name:
-            is_recursive = _Walk(documents).is_recursive(uri)
+            members = [each for document in _used(uri, documents) for each in _members(document)]
             schemas[name.removesuffix(".json")] = Schema(
-                text, validator, alternatives, required, is_recursive
+                text,
+                validator,
+                alternatives=_longest(members, _ALTERNATIVES),
+                required=_longest(members, ("required", "dependentRequired")),
+                most_work=_MOST_WORK // _cost_of_a_value(members),
+                has_look_around=any(map(_has_look_around, _patterns(members))),
+                is_recursive=_Walk(documents).is_recursive(uri),
             )
     if not schemas:
         raise StartUpError(
@@ -253,11 +282,16 @@ def _document(name: str, text: bytes, *, directory: str) -> Any:
         raise _mistake(directory, name, "", "it is empty; a schema that any content matches is {}")
     try:
         require_json(text, source="file")
-        return _decode(text)
+        document = _decode(text)
     except MalformedMessage as error:
         raise StartUpError(f"--schemas: {directory}/{name}: {error}") from error
     except (msgspec.DecodeError, RecursionError) as error:
-        raise StartUpError(f"--schemas: {directory}/{name}: {error}.") from error
+        raise _mistake(directory, name, "", _reason(error)) from error
+    if not isinstance(document, dict | bool):
+        raise _mistake(directory, name, "", "it is not a schema, which is an object, true or false")
+    if _repeats_a_member(text, document):
+        raise _mistake(directory, name, "", "a member is there more than once; remove one of them")
+    return document
 
 
 def _invalid(
@@ -294,27 +328,27 @@ class _Walk:
     def wrong_reference(self, uri: str) -> tuple[str, str] | None:
         """Return the place and the target of a reference that leads nowhere, if there is one."""
         for at, _, target in _references(self._documents[uri]):
-            if self._value_at(urljoin(uri, target)) is None:
+            if self._value_at(*_place(uri, target)) is None:
                 return at, target
         return None
 
     def is_recursive(self, uri: str, above: tuple[str, ...] = ()) -> bool:
         """Return true if a reference leads to a place that it is in, or to one that is not known."""
-        value = self._value_at(uri)
+        value = self._value_at(*_place(uri, ""))
         if value is None:
             return True
         for _, keyword, target in _references(value):
-            place = urljoin(uri, target)
-            if keyword in _DYNAMIC or place in above:
+            place = "#".join(_place(uri, target))
+            # A chain of so many references is checked as if it were recursive.
+            if keyword in _DYNAMIC or place in above or len(above) >= _LONGEST_CHAIN:
                 return True
             if place not in self._done and self.is_recursive(place, (*above, place)):
                 return True
         self._done.add(uri)
         return False
 
-    def _value_at(self, uri: str) -> Any:
-        """Return the value at a URI; ``None`` if there is none, or it is named by an anchor."""
-        document, fragment = urldefrag(uri)
+    def _value_at(self, document: str, fragment: str) -> Any:
+        """Return the value at a place; ``None`` if there is none, or it is named by an anchor."""
         value = self._documents.get(document)
         if not fragment.startswith("/"):
             return None if fragment else value
@@ -346,25 +380,86 @@ def _references(value: Any) -> Iterator[tuple[str, str, str]]:
             yield f"{at}/{name}", name, target
 
 
-def _longest(documents: Mapping[str, Any], names: Sequence[str]) -> int:
+def _uri(name: str) -> str:
+    # Names of files need not be UTF-8.
+    return _BASE + quote(name, errors="surrogateescape")
+
+
+def _place(base: str, reference: str) -> tuple[str, str]:
+    """Return the document and the fragment that a reference leads to."""
+    try:
+        document, fragment = urldefrag(urljoin(base, reference))
+    except ValueError:
+        return _NOWHERE, ""
+    return document, fragment
+
+
+def _used(uri: str, documents: Mapping[str, Any]) -> list[Any]:
+    """Return a document and those that its references lead to: all documents, if one is not known."""
+    found = [uri]
+    for each in found:
+        for _, _, target in _references(documents[each]):
+            document, _ = _place(each, target)
+            if document not in documents:
+                return list(documents.values())
+            if document not in found:
+                found.append(document)
+    return [documents[each] for each in found]
+
+
+def _longest(members: Iterable[tuple[str, str, Any]], names: Sequence[str]) -> int:
     """Return the number of members of the longest list, or object, with one of these names."""
-    return max(
-        (
-            len(value)
-            for document in documents.values()
-            for _, name, value in _members(document)
-            if name in names and isinstance(value, list | dict)
-        ),
-        default=0,
-    )
+    lists = (value for _, name, value in members if name in names and isinstance(value, list | dict))
+    return max(map(len, lists), default=0)
 
 
-def _is_too_much(content: bytes) -> bool:
-    if len(content) <= _MOST_WORK // 4 or _work(content) <= _MOST_WORK:
+def _patterns(members: Iterable[tuple[str, str, Any]]) -> Iterator[str]:
+    for _, name, value in members:
+        if name == "pattern" and isinstance(value, str):
+            yield value
+        elif name == "patternProperties" and isinstance(value, dict):
+            yield from value
+
+
+def _has_look_around(pattern: str) -> bool:
+    import jsonschema_rs
+
+    try:
+        # This engine has neither look-around nor back references.
+        jsonschema_rs.validator_for({"pattern": pattern}, pattern_options=jsonschema_rs.RegexOptions())
+    except ValueError:
+        return True
+    return False
+
+
+def _cost_of_a_value(members: Iterable[tuple[str, str, Any]]) -> int:
+    """Return about the time to check a value, in times that the decoder takes for it."""
+    costs: Counter[str] = Counter()
+    for at, name, value in members:
+        costs[at] += _cost(name, value)
+    return 1 + max(costs.values(), default=0)
+
+
+def _cost(name: str, value: Any) -> int:
+    if name in _ALTERNATIVES and isinstance(value, list | dict):
+        return len(value) // _ALTERNATIVES_OF_A_COST
+    if name in ("const", "enum"):
+        # Numbers are compared with one after the other.
+        some = value if name == "enum" and isinstance(value, list) else [value]
+        return sum(
+            _FRACTION_COST if isinstance(each, float | list | dict) else type(each) is int for each in some
+        )
+    if name in _BOUNDS:
+        return _FRACTION_COST if isinstance(value, float) else 0
+    return _COSTS.get(name, 0)
+
+
+def _is_too_much(content: bytes, most: int) -> bool:
+    if len(content) <= most // 4 or _work(content) <= most:
         return False
     # Perhaps most of them are in strings. Each string that is not is a value, or the name of one.
     strings = (content.count(b'"') - content.count(b'\\"')) // 2
-    return strings > _MOST_WORK // 4 or _work(_STRING.sub(b"", content)) > _MOST_WORK
+    return strings > _MOST_WORK // 4 or _work(_STRING.sub(b"", content)) > most
 
 
 def _work(content: bytes) -> int:
@@ -378,7 +473,13 @@ def _not_json(content: bytes, error: Exception) -> str:
         require_json(content, source="content")
     except MalformedMessage as malformed:
         return str(malformed)
-    return f"The content cannot be checked: {error}."
+    return f"The content cannot be checked: {_reason(error)}."
+
+
+def _reason(error: Exception) -> str:
+    """Return the reason why the decoder rejects what is JSON."""
+    text = str(error)
+    return text if "out of range" in text else "a string has a lone surrogate, which has no form in UTF-8"
 
 
 def _repeats_a_member(content: bytes, value: Any) -> bool:
@@ -417,6 +518,8 @@ def _details(error: Any) -> Iterator[tuple[Sequence[str | int], str]]:
         for each in kind.unexpected[:_MOST_FAULTS]:
             shown = f'"{_shown(each)}"' if isinstance(each, str) else f"Item {each}"
             yield [*path, each], f"{shown} is not allowed by the schema; omit it"
+    elif type(kind).__name__ in _NOT_MATCHED:
+        yield path, f"{_subject(path)} takes too many steps to be matched with a pattern of the schema"
     else:
         yield path, f"{_subject(path)} {_requirement(kind)}"
 

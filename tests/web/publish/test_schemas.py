@@ -238,6 +238,19 @@ def test_a_repeated_member_does_not_match(body):
 
 
 @pytest.mark.parametrize(
+    "more", [b'"data":1', b'"d\\u0061ta":1', b'"data":{"a":":"}', b'"\\u003a":1,"data":1']
+)
+@pytest.mark.parametrize("form", [b"application/cloudevents+json", b"application/cloudevents-batch+json"])
+def test_an_event_with_a_repeated_member_is_rejected(form, more):
+    service = service_with()
+    event = text(EVENT | {"data": RIGHT})[:-1]
+    for sent, status in ((event + b"}", 200), (event[:1] + more + b"," + event[1:] + b"}", 422)):
+        body = b"[" + sent + b"]" if b"batch" in form else sent
+        assert service.request("POST", "/topics/orders", [(b"Content-Type", form)], body).status == status
+    assert len(service.broker.records) == 1
+
+
+@pytest.mark.parametrize(
     "body", [b'{"a":"\\u003a:","b":"\\\\u003a"}', b'{":":1,"\\u003A\\u003a":"\\\\\\u003a"}']
 )
 def test_colons_in_strings_repeat_no_member(body):
