@@ -9,11 +9,12 @@ again may succeed, and whether the record may have been published in spite of th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Final
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 __all__ = [
+    "LONGEST_NAME",
     "BrokerIncompatible",
     "BrokerStopped",
     "BrokerUnavailable",
@@ -45,8 +46,12 @@ __all__ = [
     "UnknownPartition",
     "UnknownTopic",
     "forget_frames",
+    "pointer_token",
+    "shown",
 ]
 
+LONGEST_NAME: Final = 40
+"""The maximum length of a name that a message quotes, in characters."""
 _MOST_DETAILS = 10
 """The most faults in the message of an `InvalidMessage`; ``faults`` has all of them."""
 
@@ -251,3 +256,18 @@ def forget_frames(error: BaseException | None) -> None:
     while error is not None:
         error.__traceback__ = None
         error = error.__context__
+
+
+def shown(text: str, most: int = LONGEST_NAME) -> str:
+    """
+    Return the beginning of a caller's text for a message, with replacements for unprintable characters.
+
+    :param most: the number of characters after which it is cut.
+    """
+    short = text if len(text) <= most else f"{text[:most]}\N{HORIZONTAL ELLIPSIS}"
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in short)
+
+
+def pointer_token(name: str) -> str:
+    """Encode the name of a member for a JSON Pointer (RFC 6901, section 3)."""
+    return name.replace("~", "~0").replace("/", "~1")

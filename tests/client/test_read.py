@@ -116,9 +116,19 @@ async def test_all_parameters_are_sent_so_that_any_key_and_time_arrives():
     )
 
 
-@pytest.mark.parametrize("members", [{"topic": "..", "key": None}, {"topic": "t", "key": "\ud800"}])
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"topic": "..", "key": None},
+        {"topic": "t", "key": "\ud800"},
+        # The service would look for the header "a" with "b:c".
+        {"topic": "t", "headers": [("a:b", "c")]},
+        {"topic": "t", "headers": [("\ud800", b"c")]},
+        {"topic": "t", "headers": [("a", "\ud800")]},
+    ],
+)
 @pytest_twisted.ensureDeferred
-async def test_an_impossible_topic_or_key_is_rejected_before_anything_is_sent(members):
+async def test_an_impossible_topic_key_or_header_is_rejected_before_anything_is_sent(members):
     with pytest.raises(InvalidMessage):
         await in_memory(Resource()).read(**members)
 

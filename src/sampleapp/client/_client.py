@@ -210,8 +210,10 @@ class Client:
         :param body: the record's value, byte for byte.
         :param key: the record's key, which may be any bytes as well; text is stored as UTF-8. ``None`` for no
             key, which differs from the empty key.
-        :param content_type: the media type of the body. It has no effect. Those of Confluent's REST Proxy
-            (``application/vnd.kafka.…``) are not for this method: they have other responses.
+        :param content_type: the media type of the body. It becomes the header ``content-type`` of the record,
+            unless the operator has turned that off; one of CloudEvents makes the body an event. Those of
+            Confluent's REST Proxy (``application/vnd.kafka.…``) are not for this method: they have other
+            responses.
         :param idempotency_key: as for `publish`.
         :return: fires and fails as the result of `publish`; also with `sampleapp.errors.InvalidMessage` for
             an illegal name of a topic.
@@ -326,7 +328,8 @@ class Client:
         :param wait_s: the seconds to wait for a record if there is none, from 0 to 60.
         :return: fires with the page. Fails also with `sampleapp.client.PositionExpired`,
             `sampleapp.client.TopicReplaced` or `sampleapp.client.PositionUnknown` if the service cannot read
-            on at a position, and with `sampleapp.errors.InvalidMessage` for an illegal name of a topic.
+            on at a position, and with `sampleapp.errors.InvalidMessage` for an illegal name of a topic, a
+            colon in the name of a header, or text with lone surrogates.
         """
         return Deferred.fromCoroutine(
             self._read(
@@ -359,7 +362,7 @@ class Client:
         :param key: as for `read`.
         :param headers: as for `read`.
         :return: an asynchronous iterator; it makes the first request when it is asked for the first item.
-        :raise sampleapp.errors.InvalidMessage: the name of the topic is illegal.
+        :raise sampleapp.errors.InvalidMessage: as the result of `read` fails.
         """
         # Only a position has this character.
         position = start if "~" in start else None

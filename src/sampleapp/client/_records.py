@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from sampleapp.client._messages import topic_path
+from sampleapp.errors import Fault, InvalidMessage
 from sampleapp.model import ConsumerRecord
 
 __all__ = ["Page", "decode_record", "decode_records", "records_path"]
@@ -85,7 +86,8 @@ def records_path(
     """
     Return the path of a topic's records, without a leading slash, and the query.
 
-    :raise sampleapp.errors.InvalidMessage: the name of the topic is illegal, or the key has a lone surrogate.
+    :raise sampleapp.errors.InvalidMessage: the name of the topic is illegal, the name of a header has a
+        colon, or a text has a lone surrogate.
     """
     path, _ = topic_path(topic, key=key)
     parameters: list[tuple[str, str | bytes]] = []
@@ -95,12 +97,21 @@ def records_path(
         parameters.append(("partition", ",".join(map(str, partitions))))
     if key is not None:
         parameters.append(("key", key))
-    for name, content in headers:
-        text = content.encode() if isinstance(content, str) else content
-        parameters.append(("header", b"%b:%b" % (name.encode(), text)))
+    parameters += [("header", _header_filter(name, content)) for name, content in headers]
     if limit is not None:
         parameters.append(("limit", str(limit)))
     if wait_s:
         parameters.append(("wait", str(wait_s)))
     query = "&".join(f"{name}={quote(value, safe=',:')}" for name, value in parameters)
     return f"{path}/records", f"?{query}" if query else ""
+
+
+def _header_filter(name: str, content: str | bytes) -> bytes:
+    try:
+        if ":" not in name:
+            return b"%b:%b" % (name.encode(), content.encode() if isinstance(content, str) else content)
+    except UnicodeEncodeError:
+        pass
+    raise InvalidMessage(
+        [Fault("/header", "A header to look for has no colon in its name, and text without lone surrogates.")]
+    )

@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from sampleapp.errors import Fault, InvalidMessage, MalformedMessage
+from sampleapp.errors import LONGEST_NAME, Fault, InvalidMessage, MalformedMessage, pointer_token, shown
 from sampleapp.messages.json_text import LARGE, JSONObject, decode_json, require_json
 from sampleapp.messages.timestamps import InvalidTimestamp, parse_timestamp
 from sampleapp.model import MOST_HEADERS, TOPIC_RULE, Message, is_legal_topic
@@ -41,7 +41,6 @@ _MOST_FAULTS: Final = 100
 _MOST_MEMBERS: Final = 1000
 """Of an object with more members, only their number is a fault."""
 _LONGEST_POINTER: Final = 200
-_LONGEST_NAME: Final = 40
 
 _MOST_STRINGS: Final = 10_000
 """The strict decoder reads this many headers' names and values in 2 ms. A valid message has up to 2,008."""
@@ -325,7 +324,7 @@ def _header_faults(headers: JSONObject, names: list[str]) -> Iterator[Fault]:
     for name in names:
         yield Fault(
             f"/headers/{_pointer_token(name)}",
-            f'The header "{_printable(name)}" {_wrong_with(name, counts[name], values[name])}.',
+            f'The header "{shown(name)}" {_wrong_with(name, counts[name], values[name])}.',
         )
 
 
@@ -364,10 +363,10 @@ def _described(surrogate: re.Match[str]) -> str:
 def _unknown_member_fault(name: str, absent: list[str]) -> Fault:
     meant = _meant(name, absent)
     if meant is not None:
-        detail = f'"{_printable(name)}" is not a member of a message; did you mean "{meant}"?'
+        detail = f'"{shown(name)}" is not a member of a message; did you mean "{meant}"?'
     else:
         detail = (
-            f'"{_printable(name)}" is not a member of a message; it has "topic", "content" or '
+            f'"{shown(name)}" is not a member of a message; it has "topic", "content" or '
             '"content_base64" and, if wanted, "key" or "key_base64", "headers" and "timestamp".'
         )
     return Fault(f"/{_pointer_token(name)}", detail)
@@ -381,25 +380,17 @@ def _absent(present: Collection[str]) -> list[str]:
 
 
 def _meant(name: str, absent: list[str]) -> str | None:
-    if len(name) > _LONGEST_NAME:
+    if len(name) > LONGEST_NAME:
         return None
     lower = name.strip().lower()
     matches = get_close_matches(_OTHER_WORDS.get(lower, lower), absent, n=1)
     return matches[0] if matches else None
 
 
-def _printable(name: str) -> str:
-    shown = name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}…"
-    return "".join(
-        character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in shown
-    )
-
-
 def _pointer_token(name: str) -> str:
     # A pointer that was cut off points to nothing, but still says where to look.
-    shown = name if len(name) <= _LONGEST_POINTER else f"{name[:_LONGEST_POINTER]}…"
-    escaped = shown.replace("~", "~0").replace("/", "~1")
-    return _LONE_SURROGATE.sub("\N{REPLACEMENT CHARACTER}", escaped)
+    short = name if len(name) <= _LONGEST_POINTER else f"{name[:_LONGEST_POINTER]}…"
+    return _LONE_SURROGATE.sub("\N{REPLACEMENT CHARACTER}", pointer_token(short))
 
 
 def _type_name(value: Any) -> str:

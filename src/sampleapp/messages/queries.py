@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
-from sampleapp.errors import Fault, InvalidParameters
+from sampleapp.errors import Fault, InvalidParameters, pointer_token, shown
 
 __all__ = [
     "GET_PUBLISHES_NOTHING",
@@ -25,7 +25,6 @@ GET_PUBLISHES_NOTHING: Final = (
 
 _KEY: Final = b"key"
 _OF_MESSAGES: Final = {b"topic", _KEY, b"key_base64", b"content", b"content_base64", b"value"}
-_LONGEST_NAME: Final = 40
 _MOST_PARAMETERS: Final = 200
 _MOST_FAULTS: Final = 20
 """The most unknown parameters that are named."""
@@ -82,8 +81,8 @@ def unknown_parameters(names: Iterable[bytes], right: str) -> Iterator[Fault]:
     :param right: the end of a sentence that names the parameters there are.
     """
     for name in islice(names, _MOST_FAULTS):
-        shown = _shown(name)
-        yield Fault(f"/{_token(shown)}", f'There is no parameter "{shown}" here; {right}.')
+        quoted = shown(name.decode("utf-8", "replace"))
+        yield Fault(f"/{pointer_token(quoted)}", f'There is no parameter "{quoted}" here; {right}.')
 
 
 def require_no_parameters(query: bytes, right: str) -> None:
@@ -113,14 +112,3 @@ def _decoded(text: bytes) -> bytes:
     if b"%" not in text and b"+" not in text:
         return text
     return unquote_to_bytes(text.replace(b"+", b" "))
-
-
-def _shown(name: bytes) -> str:
-    text = name.decode("utf-8", "replace")
-    shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text[:_LONGEST_NAME])
-    return f"{shown}…" if len(text) > _LONGEST_NAME else shown
-
-
-def _token(name: str) -> str:
-    """Encode a name as a token of a JSON Pointer (RFC 6901, section 3)."""
-    return name.replace("~", "~0").replace("/", "~1")

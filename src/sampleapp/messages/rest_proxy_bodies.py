@@ -17,7 +17,7 @@ from typing import Annotated, Final, Generic, TypeAlias, TypeVar, cast
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from sampleapp.errors import Fault, InvalidMessage, MalformedMessage
+from sampleapp.errors import Fault, InvalidMessage, MalformedMessage, shown
 from sampleapp.model import Record
 
 __all__ = ["MOST_COMMAS", "MOST_RECORDS", "EmbeddedFormat", "Unserializable", "read_records"]
@@ -37,7 +37,6 @@ _SMALL: Final = 64 * 1024
 _RECORDS_AT_ONCE: Final = 1000
 """Records that are created in one step: up to a millisecond or two, with keys and values in base64."""
 _MOST_FAULTS: Final = 100
-_LONGEST_NAME: Final = 40
 _LONGEST_REASON: Final = 120
 _HIGHEST_PARTITION: Final = 2**31 - 1
 _SCHEMA_MEMBERS: Final = ("key_schema", "key_schema_id", "value_schema", "value_schema_id")
@@ -275,8 +274,8 @@ def _name_faults(body: bytes, embedded: EmbeddedFormat) -> list[Fault]:
         return [Fault("", 'A request is a JSON object such as {"records": [{"value": "x"}]}.')]
     faults = [
         Fault(
-            f"/{_shown(name)}",
-            f'"{_shown(name)}" is not a member of a request; it has "records", and may have '
+            f"/{shown(name)}",
+            f'"{shown(name)}" is not a member of a request; it has "records", and may have '
             '"key_schema", "key_schema_id", "value_schema" and "value_schema_id".',
         )
         for name in members
@@ -306,9 +305,7 @@ def _record_faults(records: bytes, embedded: EmbeddedFormat) -> Iterator[Fault]:
                 except msgspec.ValidationError:
                     yield _fault(number, "/partition", _WRONG_PARTITION)
             elif name not in ("key", "value"):
-                yield _fault(
-                    number, f"/{_shown(name)}", f'has a member "{_shown(name)}"; {_MEMBERS_OF_RECORD}'
-                )
+                yield _fault(number, f"/{shown(name)}", f'has a member "{shown(name)}"; {_MEMBERS_OF_RECORD}')
             elif embedded is EmbeddedFormat.BINARY:
                 faults: list[Fault] = []
                 _base64(faults, number, name, value)
@@ -326,7 +323,7 @@ def _first_fault(error: msgspec.ValidationError | _TooManyRecords) -> Fault:
     reason, _, place = str(error).rpartition(" - at `$.")
     path, reason = (place.rstrip("`"), reason) if reason else ("", place)
     pointer = "".join(f"/{each}" for each in re.findall(r"\w+", path[:_LONGEST_REASON]))
-    return Fault(pointer, f"{_shown(path) or 'The request'}: {_shown(reason, _LONGEST_REASON)}.")
+    return Fault(pointer, f"{shown(path) or 'The request'}: {shown(reason, _LONGEST_REASON)}.")
 
 
 def _not_json(body: bytes, error: Exception) -> MalformedMessage:
@@ -342,8 +339,3 @@ def _not_json(body: bytes, error: Exception) -> MalformedMessage:
     else:
         why = str(error).removeprefix("JSON is malformed: ")
     return MalformedMessage(f"The body is not JSON: {why}.")
-
-
-def _shown(text: str, most: int = _LONGEST_NAME) -> str:
-    short = text if len(text) <= most else f"{text[:most]}…"
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in short)

@@ -18,7 +18,7 @@ from urllib.parse import quote, unquote, urldefrag, urljoin
 import msgspec
 from msgspec import Struct
 
-from sampleapp.errors import Fault, MalformedMessage, SchemaMismatch, StartUpError
+from sampleapp.errors import Fault, MalformedMessage, SchemaMismatch, StartUpError, pointer_token, shown
 from sampleapp.messages.json_text import require_json
 from sampleapp.model import is_legal_topic
 
@@ -58,7 +58,6 @@ _LONGEST_CHAIN: Final = 100
 _NOWHERE: Final = "urn:invalid"
 """The place of a reference that is not a URI."""
 
-_LONGEST_NAME: Final = 40
 _LONGEST_TOKEN: Final = 200
 _LONGEST_POINTER: Final = 1000
 _LONGEST_VALUE: Final = 200
@@ -307,7 +306,7 @@ def _invalid(
             directory,
             name,
             at,
-            f"refers to {_shown(target)}, which is not in the directory; references must be to a place in "
+            f"refers to {shown(target)}, which is not in the directory; references must be to a place in "
             "its files, and nothing is fetched",
         )
     return _mistake(directory, name, "", str(getattr(error, "message", error)))
@@ -369,7 +368,7 @@ def _members(value: Any) -> Iterator[tuple[str, str, Any]]:
         if isinstance(value, dict):
             for name, member in value.items():
                 yield at, name, member
-                rest.append((f"{at}/{_token(name)}", member))
+                rest.append((f"{at}/{pointer_token(name)}", member))
         elif isinstance(value, list):
             rest += [(f"{at}/{number}", member) for number, member in enumerate(value)]
 
@@ -513,11 +512,11 @@ def _details(error: Any) -> Iterator[tuple[Sequence[str | int], str]]:
     """Yield each place that an error of the library names, and a sentence about it without its full stop."""
     path, kind = error.instance_path, error.kind
     if kind.name == "required" and hasattr(kind, "property"):
-        yield [*path, kind.property], f'"{_shown(kind.property)}" is missing; the schema requires it'
+        yield [*path, kind.property], f'"{shown(kind.property)}" is missing; the schema requires it'
     elif kind.name in _UNEXPECTED and hasattr(kind, "unexpected"):
         for each in kind.unexpected[:_MOST_FAULTS]:
-            shown = f'"{_shown(each)}"' if isinstance(each, str) else f"Item {each}"
-            yield [*path, each], f"{shown} is not allowed by the schema; omit it"
+            named = f'"{shown(each)}"' if isinstance(each, str) else f"Item {each}"
+            yield [*path, each], f"{named} is not allowed by the schema; omit it"
     elif type(kind).__name__ in _NOT_MATCHED:
         yield path, f"{_subject(path)} takes too many steps to be matched with a pattern of the schema"
     else:
@@ -534,7 +533,7 @@ def _requirement(kind: Any) -> str:
         return _RULES[name]
     value = kind.value
     if name not in _REQUIREMENTS or value is None:
-        return f"does not match {_shown(name)} of the schema"
+        return f"does not match {shown(name)} of the schema"
     if name == "enum" and isinstance(value, list):
         return _REQUIREMENTS[name].format(_cut(", ".join(_text(each) for each in value)))
     return _REQUIREMENTS[name].format(_cut(_text(value)))
@@ -558,7 +557,7 @@ def _alternatives_requirement(kind: Any) -> str:
 def _subject(path: Sequence[str | int]) -> str:
     if not path:
         return "The content"
-    return f'"{_shown(path[-1])}"' if isinstance(path[-1], str) else f"Item {path[-1]}"
+    return f'"{shown(path[-1])}"' if isinstance(path[-1], str) else f"Item {path[-1]}"
 
 
 def _text(value: Any) -> str:
@@ -569,18 +568,11 @@ def _cut(text: str) -> str:
     return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}\N{HORIZONTAL ELLIPSIS}"
 
 
-def _shown(name: str) -> str:
-    short = name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}\N{HORIZONTAL ELLIPSIS}"
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in short)
-
-
-def _token(name: str) -> str:
-    return name.replace("~", "~0").replace("/", "~1")
-
-
 def _pointer(path: Sequence[str | int]) -> str:
     # One that was cut off points to nothing, but still says where to look.
-    pointer = "".join(f"/{_token(each)[:_LONGEST_TOKEN] if isinstance(each, str) else each}" for each in path)
+    pointer = "".join(
+        f"/{pointer_token(each)[:_LONGEST_TOKEN] if isinstance(each, str) else each}" for each in path
+    )
     return (
         pointer
         if len(pointer) <= _LONGEST_POINTER

@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 from msgspec import Struct
 
-from sampleapp.errors import Fault, InvalidParameters
+from sampleapp.errors import Fault, InvalidParameters, shown
 from sampleapp.messages.queries import decoded_parameters, unknown_parameters
 from sampleapp.messages.timestamps import EARLIEST_NUMBER, InvalidTimestamp, parse_timestamp
 from sampleapp.model import EARLIEST, FromEnd, FromOffset, FromTime, Start
@@ -18,6 +18,7 @@ from sampleapp.records.positions import InvalidPosition, Position, parse_positio
 __all__ = [
     "DEFAULT_LIMIT",
     "LONGEST_WAIT_S",
+    "MOST_HEADER_FILTERS",
     "MOST_PARTITIONS",
     "MOST_RECORDS",
     "PageParameters",
@@ -31,6 +32,8 @@ MOST_RECORDS: Final = 10_000
 """The greatest limit of a page."""
 DEFAULT_LIMIT: Final = 500
 LONGEST_WAIT_S: Final = 60
+MOST_HEADER_FILTERS: Final = 8
+"""The most headers for which each record is searched."""
 MOST_PARTITIONS: Final = 4096
 """The most partitions that a request may name. A position has no room for more."""
 
@@ -45,8 +48,6 @@ _LONGEST_SHOWN: Final = 60
 
 _LATEST: Final = FromEnd(0)
 _OF_BOTH: Final = (b"from", b"partition", b"key", b"key_hex", b"header")
-MOST_HEADERS: Final = 8
-"""The most headers to look for in each record."""
 _OF_PAGES: Final = (*_OF_BOTH, b"limit", b"wait")
 _OF_STREAMS: Final = (*_OF_BOTH, b"last_event_id", b"lastEventId")
 _WHERE: Final = {
@@ -245,7 +246,7 @@ def parse_start(text: str) -> Position | Start:
         # It may be meant as an offset, or as seconds. As milliseconds, it would nearly always be everything.
         raise _Impossible(
             f'is "offset:{number}" for an offset; a time is milliseconds since the epoch in at least 12 '
-            f"digits, or a date-time such as 2026-03-01T12:00:00+01:00; {_shown(text)} is neither"
+            f"digits, or a date-time such as 2026-03-01T12:00:00+01:00; {_quoted(text)} is neither"
         )
     try:
         return FromTime(parse_timestamp(text))
@@ -254,7 +255,7 @@ def parse_start(text: str) -> Position | Start:
         raise _Impossible(
             'is "earliest", "latest", "-N" for the last N records of each partition, "offset:N", a time such '
             "as 2026-03-01T12:00:00+01:00, milliseconds since the epoch, or a position from an earlier "
-            f"answer; {_shown(text)} {why}"
+            f"answer; {_quoted(text)} {why}"
         ) from None
 
 
@@ -268,7 +269,7 @@ def _partitions(text: str) -> tuple[int, ...]:
         match = _PARTITIONS.fullmatch(part)
         if match is None:
             raise _Impossible(
-                f'names partitions by their numbers, as in "3" or "0,4-7"; {_shown(part)} is not one'
+                f'names partitions by their numbers, as in "3" or "0,4-7"; {_quoted(part)} is not one'
             )
         first = int(match[1])
         last = first if match[2] is None else int(match[2])
@@ -306,15 +307,15 @@ def _headers(query: bytes, values: dict[bytes, bytes], faults: list[Fault]) -> t
             except UnicodeDecodeError:
                 faults.append(Fault("/header", 'The name in "header" is not UTF-8.'))
             if not colon:
-                text = _shown(value.decode("utf-8", "replace"))
+                text = _quoted(value.decode("utf-8", "replace"))
                 faults.append(
                     Fault(
                         "/header",
                         f'"header" is a name, a colon and a content, as in "source:shop"; {text} is not.',
                     )
                 )
-    if len(headers) > MOST_HEADERS:
-        faults.append(Fault("/header", f'"header" may be there up to {MOST_HEADERS} times.'))
+    if len(headers) > MOST_HEADER_FILTERS:
+        faults.append(Fault("/header", f'"header" may be there up to {MOST_HEADER_FILTERS} times.'))
     return tuple(sorted(headers))
 
 
@@ -335,7 +336,7 @@ def _wait(text: str) -> int:
 
 def _whole_number(text: str, least: int, most: int) -> int:
     if _NUMBER.fullmatch(text) is None or not least <= int(text) <= most:
-        raise _Impossible(f"is a whole number from {least} to {most}; {_shown(text)} is not")
+        raise _Impossible(f"is a whole number from {least} to {most}; {_quoted(text)} is not")
     return int(text)
 
 
@@ -347,16 +348,15 @@ def _check_position(
         return
     missing = [str(partition) for partition in partitions if partition in start.skipped]
     if missing:
-        shown = ", ".join(missing[:10]) + (", …" if len(missing) > 10 else "")  # noqa: PLR2004 -- a few are enough
+        named = ", ".join(missing[:10]) + (", …" if len(missing) > 10 else "")  # noqa: PLR2004 -- a few are enough
         faults.append(
             Fault(
                 f"/{source}",
-                f'"partition" asks for partitions that "{source}" does not read, as its "-" say: {shown}. '
+                f'"partition" asks for partitions that "{source}" does not read, as its "-" say: {named}. '
                 "Give a position that has their offsets, or leave them out.",
             )
         )
 
 
-def _shown(text: str) -> str:
-    short = text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
-    return '"{}"'.format("".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in short))
+def _quoted(text: str) -> str:
+    return f'"{shown(text, _LONGEST_SHOWN)}"'

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from sampleapp import errors
 from sampleapp.access import errors as access_errors
-from sampleapp.errors import SampleAppError
+from sampleapp.errors import SampleAppError, shown
 from sampleapp.model import GoneRecords
 from sampleapp.records import position_errors
 from sampleapp.web.responses import Headers, Response, json_line
@@ -101,9 +101,7 @@ def _plain(status: HTTPStatus, *, headers: Headers = (), at_once: bool = False) 
 
 def _shown(field: bytes) -> str:
     # RFC 9110, section 5.5: bytes that are not ASCII have no defined meaning.
-    text = field[:_LONGEST_FIELD].decode("ascii", errors="replace")
-    shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
-    return f"{shown}…" if len(field) > _LONGEST_FIELD else shown or "empty"
+    return shown(field.decode("ascii", errors="replace"), _LONGEST_FIELD) or "empty"
 
 
 class RequestError(SampleAppError):

@@ -80,7 +80,8 @@ class Writer:
     ) -> None:
         """
         :param buffer_bytes: the maximum bytes of waiting records; beyond, `publish` fails with `BufferFull`.
-        :param response_timeout_s: seconds after which callers no longer wait for a disk that does not respond.
+        :param response_timeout_s: seconds after which callers no longer wait for a disk that does not
+            respond.
         :param stored: is called with the records of each transaction that was committed.
         """
         self._store = store

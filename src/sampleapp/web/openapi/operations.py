@@ -13,7 +13,7 @@ from sampleapp.messages.rest_proxy_bodies import EmbeddedFormat
 from sampleapp.model import MEDIA_TYPES, TOPIC_PATTERN, TOPIC_RULE, Message, Reading, RecordMetadata
 from sampleapp.records import position_errors
 from sampleapp.records.event_stream import MEDIA_TYPE
-from sampleapp.records.read_parameters import DEFAULT_LIMIT, LONGEST_WAIT_S, MOST_HEADERS, MOST_RECORDS
+from sampleapp.records.read_parameters import DEFAULT_LIMIT, LONGEST_WAIT_S, MOST_HEADER_FILTERS, MOST_RECORDS
 from sampleapp.web import errors as request_errors
 from sampleapp.web.descriptions import (
     CACHE_CONTROL,
@@ -502,7 +502,11 @@ READ_RECORDS: Final = Description(
             "header",
             "Return only records with this header, as `NAME:VALUE`: any bytes, form-encoded. "
             "May be there several times, for records that have all of them.",
-            {"type": "array", "items": {"type": "string", "pattern": "^[^:]*:"}, "maxItems": MOST_HEADERS},
+            {
+                "type": "array",
+                "items": {"type": "string", "pattern": "^[^:]*:"},
+                "maxItems": MOST_HEADER_FILTERS,
+            },
         ),
         in_query(
             "limit",

@@ -108,7 +108,8 @@ class HTTPServer(Factory):
         :param reactor: measures time, in seconds.
         :param limits: for each client, and for all clients together.
         :param descriptors: of the process; not checked by default.
-        :param form_rejection: converts rejections into another form, for clients that read it; none by default.
+        :param form_rejection: converts rejections into another form, for clients that read it; none by
+            default.
         :param on_response: called for each response.
         :param on_stream_end: called for each response that is sent part by part, at its end.
         :param extend_response: adds header fields to each response, for browsers for example.

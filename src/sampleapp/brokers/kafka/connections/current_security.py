@@ -89,10 +89,10 @@ class CurrentSecurity:
 
     def has_changed_since(self, rejected: Security) -> bool:
         """
-        Return whether the settings differ from those of a refused connection, after a reload if they do not.
+        Return whether the settings differ from those of a rejected connection, after a reload if they do not.
 
-        Rejections reload at most once in `REJECTION_INTERVAL_S`: a broker that rejects everything must not keep
-        the service reading files. An invalid file is logged.
+        Rejections reload at most once in `REJECTION_INTERVAL_S`: a broker that rejects everything must not
+        keep the service reading files. An invalid file is logged.
 
         :param rejected: the settings of the refused connection.
         """
