@@ -32,13 +32,16 @@ def directory(project):
 
 
 @pytest.mark.parametrize("name", CHECKS)
-def test_the_program_understands_its_configuration(directory, name):
+def test_the_program_understands_its_configuration(directory, tmp_path, name):
     program, *options = CHECKS[name]
     found = shutil.which(program, path=PATH)
     if found is None:
         pytest.skip(f"needs {program}")
+    # The package of rsyslog makes that directory.
+    text = (directory / name).read_text(encoding="utf-8").replace("/var/spool/rsyslog", str(tmp_path))
+    (tmp_path / name).write_text(text, encoding="utf-8")
     checked = subprocess.run(
-        [found, *options, directory / name], check=False, capture_output=True, text=True, timeout=60
+        [found, *options, tmp_path / name], check=False, capture_output=True, text=True, timeout=60
     )
     if "could not load module 'omhttp'" in checked.stderr:
         pytest.skip("rsyslog has no omhttp")

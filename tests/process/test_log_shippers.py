@@ -50,7 +50,11 @@ class Services:
 
     def start(self):
         self.service = self._stack.enter_context(
-            LiveService(directory=self._directory, listen=self._listen, options=["--max-batch-body", "5000"])
+            LiveService(
+                directory=self._directory,
+                listen=self._listen,
+                options=["--max-body", "5000", "--max-batch-body", "5000"],
+            )
         )
         return self.service
 
@@ -96,7 +100,7 @@ def start(tmp_path, services, stack):
     return start_daemon
 
 
-# For each: its file, its arguments, what the test changes in the file, and what it says of a line that it drops.
+# Each has its file, its arguments, what the test changes in the file, and its words for a line that it drops.
 SHIPPERS = {
     "syslog-ng": (
         "syslog-ng.conf",
@@ -115,6 +119,16 @@ SHIPPERS = {
             "scheduler.cap    60": "scheduler.cap    1\n    scheduler.base   1\n    flush            0.2",
         },
         "HTTP status=413",
+    ),
+    "rsyslogd": (
+        "rsyslog.conf",
+        "-n -i pid -f @FILE@",
+        {
+            "/var/spool/rsyslog": ".",
+            "/var/log/sampleapp-errors.json": "errors.json",
+            'action.resumeRetryCount="-1"': 'action.resumeRetryCount="-1" action.resumeInterval="1"',
+        },
+        "code: 413",
     ),
 }
 
