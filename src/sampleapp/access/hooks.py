@@ -53,6 +53,11 @@ _SECRET: Final = re.compile(r"whsec_.*|[0-9A-Fa-f]{32,}|[A-Za-z0-9+/_-]{22,}={1,
 _NOT_FOR_SIGNATURES: Final = frozenset(
     {"authorization", "cookie", "host", "connection", "content-length", "transfer-encoding", "content-type"}
 )
+_NEVER_KEYS: Final = _NOT_FOR_SIGNATURES | {
+    *("accept", "accept-encoding", "date", "user-agent", "x-github-event", "x-github-hook-id"),
+    *("x-slack-request-timestamp", "webhook-timestamp", "svix-timestamp"),
+}
+"""Fields that are the same for each delivery, or change with each attempt."""
 _CREDENTIALS: Final = frozenset({"authorization", "cookie", "proxy-authorization"})
 
 
@@ -146,6 +151,12 @@ def _check_field(name: str | None, scheme: Scheme, path: Path) -> None:
         raise Mistake(path, "must be the name of a header")
     if name.lower() in _CREDENTIALS or name.lower() in scheme.signature_fields:
         raise Mistake(path, "may not be a header with credentials, or with the signature")
+    if path[-1] == "idempotency_header" and name.lower() in _NEVER_KEYS:
+        raise Mistake(
+            path,
+            f"must be the header with the id of a delivery; {name} is the same for different deliveries, or "
+            "changes with each attempt",
+        )
 
 
 def _secret_files(table: HookTable, path: Path) -> tuple[str, ...]:
