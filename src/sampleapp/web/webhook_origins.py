@@ -57,7 +57,8 @@ def answering_validations(dispatch: Dispatch, origins: Iterable[str]) -> Dispatc
             asking = request.fields.all(b"WebHook-Request-Origin")
             if len(asking) == 1 and asking[0].lower() in allowed:
                 return Response(
-                    HTTPStatus.NO_CONTENT,
+                    # Not 204: Azure Event Grid documents 200, and does not accept each other success.
+                    HTTPStatus.OK,
                     (
                         (b"Allow", b"POST, OPTIONS"),
                         (b"WebHook-Allowed-Origin", asking[0]),
