@@ -193,7 +193,7 @@ def test_records_of_rest_proxy_that_do_not_match_are_named_in_its_form(produce):
     assert (response.status, response.headers[b"content-type"]) == (422, b"application/vnd.kafka.v2+json")
     error = json.loads(response.body)
     assert error["error_code"] == 422
-    assert '"sku" is missing; the schema requires it.' in error["message"]
+    assert '/records/1/value/items/1/sku: "sku" is missing; the schema requires it.' in error["message"]
     assert len(service.broker.records) == 1
 
 

@@ -197,7 +197,8 @@ async def _check_contents(publisher: Publisher, schemas: Schemas, records: Seque
         try:
             schemas.check(record.topic, record.value, at=f"/records/{number}/value")
         except SchemaMismatch as error:
-            faults += error.faults
+            # The errors of REST Proxy have no pointers.
+            faults += [Fault(each.pointer, f"{each.pointer}: {each.detail}") for each in error.faults]
             if len(faults) >= MOST_FAULTS:
                 break
             # To name the faults of a content takes milliseconds.
