@@ -79,6 +79,13 @@ def test_records_without_a_key_spread_when_they_are_many():
     assert all(len(values) > 20 for values in world.values())
 
 
+def test_in_one_partition_records_with_and_without_a_key_keep_their_order():
+    world = warm(partitions=1)
+    world.publish_many(numbers(MANY), keys=[b"k", None, b"", None])
+    world.advance(1)
+    assert world.values() == [[b"first", *numbers(MANY)]]
+
+
 def test_single_records_and_many_keep_the_order_of_the_calls():
     world = warm(partitions=1)
     world.publish(b"1")

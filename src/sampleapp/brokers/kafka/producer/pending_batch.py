@@ -213,8 +213,9 @@ class PendingBatch:
             if not count:
                 partition = None
             elif partition is None:
-                if hashed is not None:
-                    partition = hashed % count
+                if hashed is not None or count == 1:
+                    # Of one partition, records with and without a key keep their order.
+                    partition = (hashed or 0) % count
             elif not 0 <= partition < count:
                 outcomes.put(index, self._accumulator.unknown_partition_error(batches.topic, partition))
                 continue
