@@ -136,5 +136,15 @@ def test_files_that_cannot_be_used_are_a_fault_of_the_command_line(sampleapp, au
                 reactor=None,
                 **dict(zip(("client_certificate", "client_key"), files, strict=False)),
             )
+    for arguments in (["readings"], ["consume", "t"], ["publish", "t", "--lines", "/dev/null"]):
+        url = ["--url", "http://localhost/"]
+        ended = sampleapp(*arguments, *url, "--client-certificate", one.certificate, "--client-key", one.key)
+        assert (ended.returncode, ended.stdout) == (2, "")
+        assert "is presented over TLS only: give the service's URL with https://" in ended.stderr
+    ended = sampleapp("consume", "t", "--broker", "sqlite:records", "--client-certificate", one.certificate)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "--client-certificate is for the service: give its URL" in ended.stderr
+    with pytest.raises(ValueError, match="for the client's own agent"):
+        Client(base_url="https://a", reactor=None, client_certificate=one.certificate, agent=object())
     ended = sampleapp("readings", "--client-key", one.key)
     assert (ended.returncode, "A client key needs a client certificate." in ended.stderr) == (2, True)

@@ -122,15 +122,18 @@ def require_one_source(context: click.Context) -> None:
     """
     from sampleapp.brokers import BrokerURLError, check_readable
 
-    given = {name for name in context.params if context.get_parameter_source(name) is COMMANDLINE}
-    if {"broker", "url"} <= given:
+    def is_given(name: str) -> bool:
+        return context.get_parameter_source(name) is COMMANDLINE
+
+    if is_given("broker") and is_given("url"):
         raise click.UsageError("--url reads through the service, --broker without it: give one of them.")
     if context.params["url"] is not None:
         return
-    if "token" in given:
-        raise click.UsageError(
-            "--token-file is for the service: give its URL with --url or SAMPLEAPP_URL, too."
-        )
+    for parameter in context.command.params:
+        if parameter.name in {"token", "client_certificate", "client_key"} and is_given(parameter.name):
+            raise click.UsageError(
+                f"{parameter.opts[0]} is for the service: give its URL with --url or SAMPLEAPP_URL, too."
+            )
     try:
         check_readable(context.params["broker"])
     except BrokerURLError as error:

@@ -103,13 +103,21 @@ class Client:
         :param on_repeat: is called with the error before each pause after which such a request is repeated.
         :param max_idle_connections: the number of connections to keep for later requests. The number of
             concurrent requests, and so of connections, is not limited.
-        :raise ValueError: the base URL or the token is invalid, or a file of the certificate cannot be used.
+        :raise ValueError: the base URL or the token is invalid, or the certificate cannot be used: a file is
+            wrong, or nothing would present it, since the base URL is not ``https``, or there is an agent.
         """
         self._base_url = parse_base_url(base_url)
         if token is not None:
             check_token(token)
         if client_certificate is None and client_key is not None:
             raise ValueError("A client key needs a client certificate.")
+        if client_certificate is not None and not self._base_url.startswith("https:"):
+            raise ValueError(
+                "A client certificate is presented over TLS only: give the service's URL with https://, or "
+                "no certificate."
+            )
+        if client_certificate is not None and agent is not None:
+            raise ValueError("A client certificate is for the client's own agent; give one of them.")
         context = None if client_certificate is None else certificate_context(client_certificate, client_key)
         self._pool: HTTPConnectionPool | None = None
         if agent is None:
