@@ -114,7 +114,8 @@ class Message(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=
     headers: Annotated[
         Annotated[dict[str, str], Meta(max_length=MOST_HEADERS)] | UnsetType,
         Meta(
-            description="Headers of the record, in this order. A name may be empty; it may not be repeated.",
+            description="Headers of the record, in this order. A name may be empty; it may not be repeated: "
+            "see `headers_base64`.",
             examples=[{"unit": "celsius"}],
         ),
     ] = UNSET
@@ -159,13 +160,27 @@ class Message(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=
         ),
     ] = UNSET
     """The record's key, decoded; ``None`` and unset if there is none here."""
+    headers_base64: Annotated[
+        Annotated[
+            list[tuple[str, _Base64 | None]],
+            Meta(max_length=MOST_HEADERS),
+        ]
+        | UnsetType,
+        Meta(
+            description="More headers of the record, after `headers`, each with its name and its value as "
+            "base64 or null: for names that repeat, and for values that are not text or are null. Up to "
+            f"{MOST_HEADERS} with those in `headers`.",
+            examples=[[["trace", "AP8="], ["trace", None]]],
+        ),
+    ] = UNSET
+    """More headers of the record, decoded, after ``headers``. Must not be changed."""
 
 
 CALLER_HEADER: Final = "sampleapp-caller"
 """The header of a record that has the name of its caller, if the operator wants it; see `--record-caller`."""
 
 FINGERPRINT_HEADER: Final = "idempotency-fingerprint"
-"""The header of a record on Kafka that has its fingerprint; a message may not bring it."""
+"""The header of a record on Kafka that has its fingerprint. A message may not bring it."""
 
 
 class RecordIdentity(Struct, frozen=True, kw_only=True, gc=False):
@@ -189,7 +204,8 @@ class Record(Struct, frozen=True, kw_only=True, gc=False):
     value: bytes | None
     timestamp_ms: int
     """When the record was made: milliseconds since the epoch."""
-    headers: tuple[tuple[str, bytes], ...] = ()
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    """Names and contents, in order. A name may repeat."""
     partition: int | None = None
     """The partition; ``None``, as nearly always, leaves the choice to the broker."""
     identity: RecordIdentity | None = None
@@ -226,7 +242,7 @@ class ConsumerRecord(Struct, frozen=True, kw_only=True, gc=False):
     key: bytes | None
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...] = ()
-    """Names and contents, in order. Only records that another program has published have a null content."""
+    """Names and contents, in order. A name may repeat."""
 
     def matches(self, key: bytes | None, headers: Iterable[tuple[str, bytes]]) -> bool:
         """

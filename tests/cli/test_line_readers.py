@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from operator import itemgetter
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from sampleapp.cli._line_readers import MessageReader, Tombstone
 from sampleapp.cli._lines import Line
@@ -27,7 +29,7 @@ records = st.builds(
     timestamp_ms=st.integers(0, 253_402_300_799_999) | st.integers(0, 10**11),
     key=st.none() | octets,
     value=octets,
-    headers=st.dictionaries(texts, texts.map(str.encode), max_size=3).map(lambda each: tuple(each.items())),
+    headers=st.lists(st.tuples(texts | st.sampled_from("ab"), st.none() | octets), max_size=4).map(tuple),
 )
 
 
@@ -39,16 +41,27 @@ def read(*texts, **options):
     return [([line.number for line in some], what) for some, what in requests], failed
 
 
-@given(records)
-def test_a_record_comes_back_from_its_line_as_the_service_publishes_it(record):
-    [([number], messages)], failed = read(record_line(record))
-    assert (number, failed) == (1, [])
-    lines = MessageLines(encode_messages(messages), max_line=2**20, now_ms=0)
-    while lines.read():
-        pass
-    (published,) = lines.records
-    for name in ("topic", "key", "value", "headers", "timestamp_ms"):
-        assert getattr(published, name) == getattr(record, name)
+@given(st.lists(records, min_size=1, max_size=4))
+def test_a_copy_of_records_of_every_shape_has_the_same_lines(originals):
+    requests, failed = read(*map(record_line, originals))
+    assert failed == []
+    copies = []
+    for numbers, messages in requests:
+        lines = MessageLines(encode_messages(messages), max_line=2**20, now_ms=0)
+        while lines.read():
+            pass
+        assert lines.rejected == []
+        copies += zip(numbers, lines.records, strict=True)
+    assert [number for number, _ in sorted(copies, key=itemgetter(0))] == [*range(1, len(originals) + 1)]
+    for number, copy in copies:
+        original = originals[number - 1]
+        again = structs.replace(
+            original,
+            **{name: getattr(copy, name) for name in ("topic", "key", "value", "timestamp_ms", "headers")},
+        )
+        assert record_line(again) == record_line(original)
+        # Only headers of text change places with the others.
+        assert sorted(again.headers, key=itemgetter(0)) == sorted(original.headers, key=itemgetter(0))
 
 
 @pytest.mark.parametrize("key", [b"", b"k", b"\xff"])
@@ -93,7 +106,11 @@ def test_messages_and_tombstones_of_a_topic_keep_their_order_and_other_topics_ar
         (line(timestamp="yesterday"), "its timestamp is not a date-time of RFC 3339 with an offset."),
         (line(timestamp=10**16), "its timestamp is after the year 9999, or before the year 1."),
         (line(content=None), "its content is null, which the service can publish only with a key"),
-        (line(headers_base64=[["a", None]]), "the service cannot publish its headers_base64 (a): "),
+        (line(headers_base64=[["a"]]), "not a message: Expected `array` of length 2"),
+        (
+            line(content=None, key="k", headers_base64=[["a", None]]),
+            "its content is null, which the service can publish only with a key",
+        ),
         (line(content="\ud800"), "not JSON: "),
     ],
 )
@@ -108,11 +125,48 @@ def test_a_time_that_no_record_had_is_the_time_of_the_copy():
     assert message.timestamp is None
 
 
-def test_the_fingerprint_of_another_key_is_left_out_if_the_copy_has_its_own():
-    text = line(headers={"a": "1", "idempotency-fingerprint": "00"})
-    [(_, [kept])], _ = read(text)
-    [(_, [own])], _ = read(text, is_idempotent=True)
-    assert (list(kept.headers), list(own.headers)) == (["a", "idempotency-fingerprint"], ["a"])
+def test_the_fingerprint_of_another_key_is_left_out_since_no_message_may_bring_it():
+    text = line(
+        headers={"a": "1", "Idempotency-Fingerprint": "00"},
+        headers_base64=[["b", None], ["idempotency-fingerprint", "AP8="]],
+    )
+    tombstone = line(content=None, key="k", headers={"idempotency-fingerprint": "00"})
+    [(_, [message]), (_, deleted)], _ = read(text, tombstone)
+    assert list(message.headers) == [("a", b"1"), ("b", None)]
+    assert deleted == Tombstone(topic="t", key="k")
+
+
+names = st.sampled_from(["topic", "partition", "key", "content", "content_base64", "headers", "timestamp"])
+values = st.sampled_from(
+    ['"t"', '":"', "null", "1", '{"a":"1"}', r'{"a":"1","\u0061":"2"}', '{"a":"1","b":":"}']
+)
+spaces = st.sampled_from(["", " "])
+
+
+@given(st.lists(st.tuples(names, spaces, values), max_size=4), st.sampled_from(["content", r"cont\u0065nt"]))
+def test_a_member_or_header_that_is_there_twice_is_rejected_as_the_service_does(members, name):
+    members = [("topic", "", '"t"'), (name, "", '"c"'), *members]
+    text = ",".join(f'"{name}":{space}{value}' for name, space, value in members)
+    requests, failed = read(f"{{{text}}}".encode())
+    found = [json.loads(f'"{name}"') for name, _, _ in members]
+    if len(set(found)) < len(found) or "u0061" in text:
+        assert requests == []
+    elif requests:
+        assert failed == []
+
+
+@pytest.mark.parametrize(
+    ("text", "repeated"),
+    [
+        (b'{"topic":"t","content":"c","content":"d"}', "content"),
+        (b'{"topic":"t","topic":"t","content":"c"}', "topic"),
+        (b'{"topic":"t","content":"c","headers":{"a":"1","a":"2"}}', "a"),
+        (b'{"topic":"t", "content":"c", "headers":{"a":"1", "\\u0061":"2"}}\r', "a"),
+        (b'{"topic":"t","content":"c","key":null,"key":null}', "key"),
+    ],
+)
+def test_a_repeated_member_is_named(text, repeated):
+    assert read(line(), text)[1] == [(2, f'"{repeated}" is there 2 times; a message has it once.')]
 
 
 def test_empty_lines_are_nothing_and_a_carriage_return_may_end_a_line():

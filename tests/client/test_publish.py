@@ -132,10 +132,13 @@ async def test_each_of_many_messages_that_utf8_cannot_carry_is_named_before_anyt
         Message(topic="t", content="\ud800"),
         Message(topic="t", content="c"),
         Message(topic="t", content="c", key="\udfff", headers={"h": "\ud800"}),
+        Message(topic="t", content="c", headers=[("\ud800", None)]),
     ]
     with pytest.raises(InvalidMessage) as caught:
         await in_memory(service).publish_many(messages)
-    assert [fault.pointer for fault in caught.value.faults] == ["/0/content", "/2/key", "/2/headers"]
+    assert [fault.pointer for fault in caught.value.faults] == [
+        *["/0/content", "/2/key", "/2/headers", "/3/headers"]
+    ]
     assert service.records == []
 
 

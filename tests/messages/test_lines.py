@@ -42,6 +42,7 @@ texts = strategies.texts | st.sampled_from(
 )
 other_members = {
     "headers": st.dictionaries(texts, texts, max_size=3),
+    "headers_base64": strategies.header_pairs | st.lists(st.tuples(texts, st.none()), max_size=2),
     "timestamp": strategies.numbers_of_time | st.sampled_from(["2026-03-01T12:00:00Z"]),
 }
 base64 = st.sampled_from(["", "AP8=", "////"])
@@ -84,7 +85,7 @@ def test_any_list_of_messages_makes_exactly_those_records_in_order(listed, style
 names = st.sampled_from(
     [
         *['"topic"', '"content"', '"key"', '"headers"', '"timestamp"', r'"t\u006fpic"', '"Key"'],
-        *['"content_base64"', '"key_base64"'],
+        *['"content_base64"', '"key_base64"', '"headers_base64"'],
     ]
 )
 values = st.sampled_from(
@@ -105,7 +106,7 @@ values = st.sampled_from(
         ],
         *["{}", '{"a":"1"}', '{"a":"1","a":"2"}', '{"a":1}', '"2026-03-01T12:00:00Z"'],
         '"\\"topic\\":\\"x\\""',
-        '"AP8="',
+        *['"AP8="', '[["a",null]]', '[["a","AP8="],["a",":"]]', r'[["\u003a",""]]'],
     ]
 )
 spaces = st.sampled_from(["", "", "", "", " ", "\n", "\r", "\r\n"])

@@ -18,7 +18,9 @@ from sampleapp.model import MOST_HEADERS, Message, Record
 from tests.support import strategies
 
 ABSENT = object()
-MEMBERS = ("topic", "key", "content", "headers", "timestamp", "content_base64", "key_base64")
+MEMBERS = (
+    *("topic", "key", "content", "headers", "timestamp", "content_base64", "key_base64", "headers_base64"),
+)
 
 
 def encoded(members, *, ensure_ascii=True):
@@ -140,6 +142,17 @@ def test_a_large_body_that_is_not_json_is_malformed(beginning, end, why):
         ),
         (b'{"topic":"t","content":"c","headers":{"a":"b","a":"b"}}', ["/headers/a"]),
         (b'{"topic":"t","content":"c","headers":{},"headers":{}}', ["/headers"]),
+        (b'{"topic":"t","content":"c","headers_base64":null}', ["/headers_base64"]),
+        (b'{"topic":"t","content":"c","headers_base64":{"a":"AP8="}}', ["/headers_base64"]),
+        (b'{"topic":"t","content":"c","headers_base64":[],"headers_base64":[]}', ["/headers_base64"]),
+        (
+            b'{"topic":"t","content":"c","headers_base64":[["a",null],["a"],{"a":null},"a",["a",null,1],[]]}',
+            [f"/headers_base64/{index}" for index in range(1, 6)],
+        ),
+        (
+            b'{"topic":"t","content":"c","headers_base64":[[1,null],["\\ud800","AA"],["",1],["","\\ud800"]]}',
+            [f"/headers_base64/{place}" for place in range(4)],
+        ),
         (b'{"topic":"t","content":"c","timestamp":null}', ["/timestamp"]),
         (b'{"topic":"t","content":"c","timestamp":true}', ["/timestamp"]),
         (b'{"topic":"t","content":"c","timestamp":-1}', ["/timestamp"]),
@@ -195,6 +208,15 @@ def test_of_many_headers_and_members_100_faults_are_told_in_order(wrong, unknown
         assert faults[-1].detail == f"{len(every) - 99} further members are wrong, too."
 
 
+def test_of_many_pairs_of_headers_100_faults_are_told_in_order():
+    members = {"headers": {"h": 1}, "content": "c", "headers_base64": [["a", "!"]] * 999, "Key": 1}
+    with pytest.raises(InvalidMessage) as caught:
+        parse_message(encoded(members))
+    pointers = [fault.pointer for fault in caught.value.faults]
+    assert pointers == ["/topic", "/headers/h", *[f"/headers_base64/{n}" for n in range(97)], ""]
+    assert caught.value.faults[-1].detail == "903 further members are wrong, too."
+
+
 LARGE = 70_000
 """Of a larger body than 64 KiB, perhaps only the first fault is named."""
 
@@ -233,6 +255,22 @@ def test_a_message_has_1000_headers_at_most(is_large, count, is_repeated, value)
         assert faults_of(body)[:99] == [f"/headers/{name}" for name in names[:99]]
 
 
+@pytest.mark.parametrize("is_large", [False, True])
+@pytest.mark.parametrize(
+    ("plain", "pairs"), [(1000, 0), (0, 1000), (500, 500), (0, 1001), (1, 1000), (501, 500)]
+)
+def test_headers_and_those_in_base64_are_1000_together_at_most(plain, pairs, is_large):
+    headers = {f"h{n}": "" for n in range(plain)}
+    members = {"topic": "t", "content": "c", "headers": headers, "headers_base64": [["h0", None]] * pairs}
+    body = encoded(members) + b" " * LARGE * is_large
+    if plain + pairs > MOST_HEADERS:
+        detail = "There are more than 1000 headers, which is the most for a message."
+        assert told_of(body) == [("/headers_base64", detail)]
+    else:
+        record = record_of(parse_message(body), now_ms=0)
+        assert record.headers == (*[(name, b"") for name in headers], *[("h0", None)] * pairs)
+
+
 def test_beside_too_many_headers_whatever_else_is_wrong_is_told():
     headers = {f"h{n}": "" for n in range(1001)}
     assert faults_of(encoded({"headers": headers, "key": 1, "topik": ""})) == [
@@ -244,10 +282,10 @@ def test_beside_too_many_headers_whatever_else_is_wrong_is_told():
 def test_of_more_than_1000_members_it_is_told_that_they_are_too_many(name):
     body = encoded({"topic": "t", "content": "c"})[:-1]
     assert told_of(body + b',"%b":{}' % name.encode() * 998 + b"}") != [
-        ("", "There are more than 1000 members; a message has 5 at most.")
+        ("", "There are more than 1000 members; a message has 6 at most.")
     ]
     assert told_of(body + b',"%b":{}' % name.encode() * 999 + b"}") == [
-        ("", "There are more than 1000 members; a message has 5 at most.")
+        ("", "There are more than 1000 members; a message has 6 at most.")
     ]
 
 
@@ -263,6 +301,7 @@ VALUES = ["1", "1.5", "true", "null", '"a"', "[]", "{}", '[[[]],{"topic":1}]']
         '{"topic":"t","content":%s}',
         '{"topic":"t","content":"c","key":%s}',
         '{"topic":"t","content":"c","headers":%s}',
+        '{"topic":"t","content":"c","headers_base64":%s}',
         '{"topic":"t","content":"c","timestamp":%s}',
         '{"topic":"t","content":"c","Key":%s}',
         '{"topic":"t","content":"c","~/`\\n":%s}',
@@ -292,6 +331,19 @@ def test_the_first_header_that_is_not_a_string_is_the_fault_of_a_large_body(valu
     ((pointer, detail),) = told_of(body.encode() + b" " * LARGE)
     assert pointer == "/headers"
     assert detail.startswith("The value of each header must be a string, not ")
+
+
+@pytest.mark.parametrize(
+    "pair", ["1", "[]", '["a"]', '["a",null,1]', "[1,null]", '["a",1]', '["a","AA"]', '{"a":1,"b":1}']
+)
+def test_the_first_wrong_pair_is_the_fault_of_a_large_body(pair):
+    body = f'{{"topic":"t","content":"c","headers_base64":[["a",null],{pair},1]}}'
+    ((pointer, detail),) = told_of(body.encode() + b" " * LARGE)
+    assert pointer == "/headers_base64/1"
+    assert detail == (
+        'Each header in "headers_base64" must be a list of a name and null or base64 with padding (RFC 4648, '
+        'section 4), such as "AP8=".'
+    )
 
 
 @pytest.mark.parametrize(
@@ -334,6 +386,7 @@ def test_a_timestamp_that_no_number_can_hold_is_the_fault_of_a_large_body(writte
         rb'{"topic":"t","content":"c","key":"\uDFFF"}',
         rb'{"topic":"t","content":"c","headers":{"a":"\ud800"}}',
         rb'{"topic":"t","content":"c","headers":{"\ud800":""}}',
+        rb'{"topic":"t","content":"c","headers_base64":[["\ud800",null]]}',
         rb'{"topic":"t","content":"c","x":"\ud800"}',
         rb'{"topic":"t","content":"c","\ud800":""}',
     ],
@@ -349,6 +402,12 @@ def test_very_many_strings_are_one_fault(inside):
     many = ",".join(f'"{n}":""' for n in range(20_000))
     ((_, detail),) = told_of(b'{"topic":"t","content":"c",%b}' % (inside % many).encode())
     assert "There are more than 10000 strings" in detail or "is not a member of a message" in detail
+
+
+def test_very_many_pairs_of_headers_are_one_fault():
+    pairs = b",".join([b'["",null]'] * 40_000)
+    ((_, detail),) = told_of(b'{"topic":"t","content":"c","headers_base64":[%b]}' % pairs)
+    assert detail.startswith("There are more than 10000 strings")
 
 
 @pytest.mark.parametrize("character", ["/", "~", "\x1b", "\ud800", "\N{GRINNING FACE}", '"'])
@@ -384,7 +443,7 @@ def test_no_member_is_proposed_that_is_there_or_that_is_not_alike(name):
         parse_message(encoded({"topic": "t", "key": "k", "content": "c", name: "x"}))
     assert str(caught.value) == (
         f'"{name}" is not a member of a message; it has "topic", "content" or "content_base64" and, if '
-        'wanted, "key" or "key_base64", "headers" and "timestamp".'
+        'wanted, "key" or "key_base64", "headers", "headers_base64" and "timestamp".'
     )
 
 
@@ -485,6 +544,9 @@ members = st.fixed_dictionaries(
         "content_base64": strategies.json_values | base64_texts,
         "key_base64": strategies.json_values | base64_texts,
         "headers": strategies.json_values | st.dictionaries(strategies.texts, strategies.json_values),
+        "headers_base64": strategies.json_values
+        | st.lists(st.lists(strategies.json_values | base64_texts, max_size=3), max_size=3)
+        | strategies.header_pairs,
         "timestamp": strategies.json_values | st.integers(-1, 2**63) | strategies.numbers_of_time,
         "Key": strategies.json_values,
         "": strategies.json_values,
@@ -509,6 +571,19 @@ def wrong_texts(document):
     return wrong
 
 
+def wrong_pairs(pairs):
+    if not isinstance(pairs, list):
+        return {"/headers_base64"}
+    right = [
+        isinstance(pair, list | tuple)
+        and len(pair) == 2
+        and isinstance(pair[0], str)
+        and (pair[1] is None or is_base64(pair[1]))
+        for pair in pairs
+    ]
+    return {f"/headers_base64/{index}" for index, is_right in enumerate(right) if not is_right}
+
+
 @settings(max_examples=300)
 @given(members)
 def test_the_faults_are_exactly_those_that_the_rules_name(document):
@@ -518,6 +593,7 @@ def test_the_faults_are_exactly_those_that_the_rules_name(document):
         wrong.add("/headers")
     else:
         wrong |= {header_pointer(name) for name, value in headers.items() if not isinstance(value, str)}
+    wrong |= wrong_pairs(document.get("headers_base64", []))
     if not is_timestamp(document.get("timestamp", 10**12)):
         wrong.add("/timestamp")
     topic = document.get("topic")
@@ -590,6 +666,10 @@ written_members = st.one_of(
     st.tuples(st.just("content"), json_strings),
     st.tuples(st.just("key"), json_strings | st.just("null")),
     st.tuples(st.just("headers"), written_headers),
+    st.tuples(
+        st.just("headers_base64"),
+        st.lists(json_strings, max_size=3).map(lambda names: f"[{','.join(f'[{n},null]' for n in names)}]"),
+    ),
     st.tuples(
         st.just("timestamp"),
         st.sampled_from(["100000000000", "700000000000.0", "1e12", '"1970-01-01T00:00:01Z"']),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -35,11 +36,23 @@ def test_headers_keep_their_order_and_come_before_those_of_the_trace(headers):
     assert record.headers == own + TRACE
 
 
-def test_the_message_s_own_trace_wins_over_that_of_its_request():
+@given(
+    st.dictionaries(strategies.texts, strategies.texts, max_size=3),
+    st.lists(st.tuples(strategies.texts, st.none() | st.binary(max_size=3)), max_size=3),
+)
+def test_headers_in_base64_follow_those_of_text_and_may_have_their_names(headers, pairs):
+    message = Message(topic="t", content="c", headers=headers, headers_base64=pairs)
+    record = record_of(message, now_ms=NOW_MS)
+    assert record.headers == (*[(name, value.encode()) for name, value in headers.items()], *pairs)
+
+
+@pytest.mark.parametrize("is_base64", [False, True])
+def test_the_message_s_own_trace_wins_over_that_of_its_request(is_base64):
     def headers(**own):
-        return record_of(
-            Message(topic="t", content="c", headers=own), now_ms=NOW_MS, of_request=TRACE
-        ).headers
+        written = (
+            {"headers_base64": [(n, v.encode()) for n, v in own.items()]} if is_base64 else {"headers": own}
+        )
+        return record_of(Message(topic="t", content="c", **written), now_ms=NOW_MS, of_request=TRACE).headers
 
     assert headers(tracestate="own") == (("tracestate", b"own"), TRACE[0])
     # The state of another trace says nothing of it.

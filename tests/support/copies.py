@@ -16,6 +16,8 @@ KINDS = [
     {"key": "old", "content": "1970", "timestamp": "1970-01-01T00:00:00.001Z"},
     {"key": "late", "content": "9999", "timestamp": "9999-12-31T23:59:59.999Z"},
     {"key_base64": "/wA=", "content_base64": "AP8=", "timestamp": 1795363727918},
+    {"content": "repeated", "headers": {"b": "1"}, "headers_base64": [["a", "YQ=="], ["a", "Yg=="]]},
+    {"key": "k", "content": "bytes", "headers_base64": [["a", "AP8="], ["null", None], ["", ""]]},
     {"key": "k", "content": None},
     {"key_base64": "/wA=", "content": None},
     {"key": "k", "content": "again"},

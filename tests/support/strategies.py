@@ -26,6 +26,11 @@ topics = st.text(
 
 keys = st.none() | texts
 
+# Few names, so that they repeat; "AP8=" is not text.
+header_pairs = st.lists(
+    st.tuples(texts | st.sampled_from(["a", "b"]), st.sampled_from(["", "YQ==", "AP8=", None])), max_size=3
+)
+
 # A number of 12 to 14 digits is a time in milliseconds; any other is rejected, as one of another unit.
 numbers_of_time = st.integers(10**11, 10**14 - 1)
 

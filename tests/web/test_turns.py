@@ -115,6 +115,7 @@ LINES = (
     ),
     *(
         '{"topic":"t","content":"","headers":{"a":"b"}}',
+        '{"topic":"t","content":"","headers_base64":[["a",null]]}',
         "[]",
         "1",
         "",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
-from typing import Final, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -113,20 +115,38 @@ class _Line(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 _decode: Final = msgspec.json.Decoder(_Line).decode
+_decode_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_encode: Final = msgspec.json.Encoder().encode
+
+
+def _reject_repeated(members: list[tuple[str, Any]]) -> None:
+    for name, count in Counter([name for name, _ in members]).items():
+        if count > 1:
+            raise ValueError(f'"{name}" is there {count} times; a message has it once')
+
+
+_decode_slowly: Final = json.JSONDecoder(object_pairs_hook=_reject_repeated).decode
+
+
+def _require_unique(text: bytes, line: _Line) -> None:
+    """
+    Check that no member or header is there twice; `_decode` takes the last one.
+
+    :raise ValueError: one is.
+    """
+    members = _decode_members(text)
+    # The text has nothing else than these members: so it is with the lines of the service.
+    if _encode(members) != text or _encode(line.headers or {}) != bytes(members.get("headers", b"{}")):
+        _decode_slowly(text.decode())
 
 
 class MessageReader:
     """Each line is a message, or a record as ``sampleapp consume`` prints it."""
 
-    def __init__(self, *, topic: str | None = None, is_idempotent: bool = False) -> None:
-        """
-        :param topic: gets all messages; ``None`` for the topic in each line.
-        :param is_idempotent: the service adds the fingerprint of an idempotency key to each record, and does
-            not take that of another.
-        """
+    def __init__(self, *, topic: str | None = None) -> None:
+        """:param topic: gets all messages; ``None`` for the topic in each line."""
         self.shared = frozenset[str]() if topic is None else frozenset({"topic"})
         self._topic = topic
-        self._left_out = {FINGERPRINT_HEADER} if is_idempotent else set()
 
     def requests(self, lines: Sequence[Line], fail: _Fail) -> Iterator[Request]:
         """See `LineReader`. A topic that is rejected does not concern the lines of another topic."""
@@ -153,6 +173,7 @@ class MessageReader:
 
     def _message(self, text: bytes) -> Message | Tombstone:
         line = _decode(text)
+        _require_unique(text, line)
         topic = line.topic if self._topic is None else self._topic
         if topic is None:
             raise ValueError('it has no "topic", and the command line names none')
@@ -166,12 +187,7 @@ class MessageReader:
         )
         if content is UNSET or (line.content is not UNSET and line.content_base64 is not UNSET):
             raise ValueError('it must have one of "content" and "content_base64"')
-        headers = {name: text for name, text in (line.headers or {}).items() if name not in self._left_out}
-        if others := [name for name, _ in line.headers_base64 if name not in self._left_out]:
-            raise ValueError(
-                f"the service cannot publish its headers_base64 ({', '.join(others)}): headers of messages "
-                "have different names, and are text"
-            )
+        headers = _headers(line)
         if content is None:
             if key is None or headers:
                 raise ValueError(
@@ -181,6 +197,17 @@ class MessageReader:
         return Message(
             topic=topic, content=content, key=key, headers=headers or None, timestamp=_time(line.timestamp)
         )
+
+
+def _headers(line: _Line) -> dict[str, str] | list[tuple[str, bytes | None]]:
+    """Return headers without the fingerprint of an idempotency key, which no message may bring."""
+    texts = {name: text for name, text in (line.headers or {}).items() if _is_own(name)}
+    others = [header for header in line.headers_base64 if _is_own(header[0])]
+    return [*[(name, text.encode()) for name, text in texts.items()], *others] if others else texts
+
+
+def _is_own(name: str) -> bool:
+    return name.lower() != FINGERPRINT_HEADER
 
 
 def _time(written: int | str | None) -> int | datetime | None:

@@ -222,7 +222,7 @@ def publish(
         from sampleapp.cli._line_readers import MessageReader
 
         _publish_file(
-            MessageReader(topic=topic, is_idempotent=is_idempotent),
+            MessageReader(topic=topic),
             path=messages_path,
             in_flight=in_flight or 1,
             is_idempotent=is_idempotent,

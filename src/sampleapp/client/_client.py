@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Generic, Literal, TypeVar, cast, overload
@@ -138,7 +138,7 @@ class Client:
         topic: str,
         content: str | bytes,
         key: str | bytes | None = None,
-        headers: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | Sequence[tuple[str, bytes | None]] | None = None,
         timestamp: int | datetime | None = None,
         idempotency_key: str | None = None,
     ) -> Deferred[RecordMetadata]:
@@ -153,7 +153,8 @@ class Client:
         :param content: the record's value; text is stored as UTF-8.
         :param key: the record's key; text is stored as UTF-8. ``None`` for no key, which differs from the
             empty key.
-        :param headers: the record's headers, in this order; values are stored as UTF-8.
+        :param headers: the record's headers, in this order; text is stored as UTF-8. Headers whose names
+            repeat, or whose values are bytes or null, are pairs, as in `sampleapp.model.ConsumerRecord`.
         :param timestamp: the time of the record: milliseconds since the epoch, an integer of 12 to 14 digits
             (1973 to 5138), or a `datetime.datetime` with an offset, from 1970 on; ``None`` for the time at
             which the service receives it.
@@ -170,7 +171,7 @@ class Client:
             topic=topic,
             content=content,
             key=key,
-            headers=None if headers is None else dict(headers),
+            headers=dict(headers) if isinstance(headers, Mapping) else headers,
             timestamp=timestamp,
         )
         return Deferred.fromCoroutine(self._publish(message, headers_of_request))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from itertools import chain
 from urllib.parse import quote
 
 import msgspec
@@ -24,8 +25,13 @@ class Message(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The record's value; text is stored as UTF-8."""
     key: str | bytes | None = None
     """The record's key; text is stored as UTF-8. ``None`` for no key, which differs from the empty key."""
-    headers: dict[str, str] | None = None
-    """The record's headers, in this order; values are stored as UTF-8."""
+    headers: dict[str, str] | Sequence[tuple[str, bytes | None]] | None = None
+    """
+    The record's headers, in this order; text is stored as UTF-8.
+
+    As a sequence, such as `sampleapp.model.ConsumerRecord.headers`, names may repeat, and values are bytes or
+    null.
+    """
     timestamp: int | datetime | None = None
     """
     The time of the record; ``None`` for the time of its arrival.
@@ -44,6 +50,7 @@ class _MessageWithBytes(Struct, kw_only=True, omit_defaults=True):
     key: str | None = None
     key_base64: bytes | None = None
     headers: dict[str, str] | None = None
+    headers_base64: Sequence[tuple[str, bytes | None]] | None = None
     timestamp: int | datetime | None = None
 
 
@@ -100,8 +107,9 @@ def topic_path(topic: str, *, key: str | bytes | None) -> tuple[str, str]:
 
 
 def _members(message: Message) -> Message | _MessageWithBytes:
-    content, key = message.content, message.key
-    if isinstance(content, str) and not isinstance(key, bytes):
+    content, key, headers = message.content, message.key, message.headers
+    is_object = headers is None or isinstance(headers, dict)
+    if isinstance(content, str) and not isinstance(key, bytes) and is_object:
         return message
     return _MessageWithBytes(
         topic=message.topic,
@@ -109,7 +117,8 @@ def _members(message: Message) -> Message | _MessageWithBytes:
         content_base64=content if isinstance(content, bytes) else None,
         key=key if isinstance(key, str) else None,
         key_base64=key if isinstance(key, bytes) else None,
-        headers=message.headers,
+        headers=headers if isinstance(headers, dict) else None,
+        headers_base64=None if isinstance(headers, dict) else headers,
         timestamp=message.timestamp,
     )
 
@@ -119,7 +128,9 @@ def _surrogate_faults(message: Message) -> Iterator[Fault]:
     for name, text in texts.items():
         if isinstance(text, str) and _has_surrogate(text):
             yield _surrogate_fault(name)
-    if any(_has_surrogate(name + value) for name, value in (message.headers or {}).items()):
+    headers = message.headers or ()
+    texts_of_headers = chain(*headers.items()) if isinstance(headers, dict) else [name for name, _ in headers]
+    if any(map(_has_surrogate, texts_of_headers)):
         yield Fault("/headers", "The headers have characters that UTF-8 cannot carry (lone surrogates).")
 
 

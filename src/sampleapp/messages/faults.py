@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator
 from difflib import get_close_matches
+from itertools import chain, islice
 from math import isfinite
 from typing import Any, Final
 
@@ -24,7 +25,9 @@ from sampleapp.model import MOST_HEADERS, TOPIC_RULE, Message, is_legal_topic
 
 __all__ = ["has_too_many_strings", "parse_or_name_faults"]
 
-_MEMBERS: Final = ("topic", "key", "key_base64", "content", "content_base64", "headers", "timestamp")
+_MEMBERS: Final = (
+    *("topic", "key", "key_base64", "content", "content_base64", "headers", "headers_base64", "timestamp"),
+)
 _PAIRS: Final = {"key": "key_base64", "content": "content_base64"}
 """Two members of which a message has one."""
 _MOST_OF_ONE: Final = len(_MEMBERS) - len(_PAIRS)
@@ -48,6 +51,7 @@ _GREATEST_WHOLE: Final = 2.0**53
 """The greatest floating-point number that is surely the integer that the caller wrote."""
 
 _BASE64: Final = 'base64 with padding (RFC 4648, section 4), such as "AP8="'
+_PAIR: Final = f'Each header in "headers_base64" must be a list of a name and null or {_BASE64}.'
 _MANY: Final = "Send many messages in one request as application/x-ndjson, one on each line."
 _AFTER_JSON: Final = re.compile(r"not JSON: (?:Extra data|trailing characters)")
 """Of the errors of both decoders, the one about more than one value."""
@@ -60,6 +64,7 @@ _A_TIMESTAMP: Final = (
 _RIGHT_VALUES: Final = {
     "content_base64": f"a string of {_BASE64}",
     "headers": "an object of strings",
+    "headers_base64": "a list of lists, each of a name and base64 or null",
     "key_base64": f"a string of {_BASE64}",
     "timestamp": _A_TIMESTAMP,
 }
@@ -67,11 +72,12 @@ _RIGHT_VALUES: Final = {
 _NULLABLE: Final = ("key", "key_base64")
 _NO_TOPIC: Final = Fault("/topic", '"topic" is missing; a message must have it.')
 _NO_CONTENT: Final = Fault("/content", '"content" is missing; a message must have it, or "content_base64".')
-_TOO_MANY_HEADERS: Final = Fault(
-    "/headers", f"There are more than {MOST_HEADERS} headers, which is the most for a message."
-)
+_TOO_MANY_HEADERS: Final = {
+    name: Fault(f"/{name}", f"There are more than {MOST_HEADERS} headers, which is the most for a message.")
+    for name in ("headers", "headers_base64")
+}
 _NOT_BASE64: Final = {name: Fault(f"/{name}", f'"{name}" must be {_BASE64}.') for name in _PAIRS.values()}
-_WITHOUT_TYPE: Final = {"headers": _TOO_MANY_HEADERS, **_NOT_BASE64}
+_WITHOUT_TYPE: Final = {**_TOO_MANY_HEADERS, **_NOT_BASE64}
 """The faults of a value of the right type."""
 
 _LONE_SURROGATE: Final = re.compile("[\ud800-\udfff]")
@@ -89,7 +95,7 @@ _TYPE_NAMES: Final = {
 # The messages of msgspec.ValidationError.
 _UNKNOWN_FIELD: Final = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 _MISSING_FIELD: Final = re.compile(r"Object missing required field `(\w+)`")
-_PLACE: Final = re.compile(r" - at `\$\.(\w+)(\[\.\.\.])?`$")
+_PLACE: Final = re.compile(r" - at `\$\.(\w+)(?:\[(\.\.\.|\d+)].*)?`$")
 _GOT: Final = re.compile(r", got `(\w+)`")
 
 
@@ -100,6 +106,7 @@ class _LargeMessage(Message, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 class _AnyHeaders(_LargeMessage, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     headers: Raw | UnsetType = UNSET  # type: ignore[assignment]
+    headers_base64: Raw | UnsetType = UNSET  # type: ignore[assignment]
 
 
 _decode_large: Final = msgspec.json.Decoder(_LargeMessage).decode
@@ -132,14 +139,19 @@ def parse_or_name_faults(body: bytes, source: str) -> Message:
         raise InvalidMessage([Fault("", too_many)])
     values = dict(document)
     faults = list(_faults(document, values))
-    headers = values.get("headers")
-    if not isinstance(headers, JSONObject) or len(headers) > MOST_HEADERS:
-        headers = JSONObject()
-    faults += _faults_with_names(headers, values, room=_MOST_FAULTS - len(faults))
+    headers, pairs = (
+        values[name] if name in values and not any(_value_faults(name, values[name])) else JSONObject()
+        for name in _TOO_MANY_HEADERS
+    )
+    if len(headers) + len(pairs) > MOST_HEADERS:
+        faults.append(_TOO_MANY_HEADERS["headers_base64"])
+    faults += _faults_with_names(headers, pairs, values, room=_MOST_FAULTS - len(faults))
     if faults:
         raise InvalidMessage(faults)
     if "headers" in values:
         values["headers"] = dict(headers)
+    if "headers_base64" in values:
+        values["headers_base64"] = msgspec.convert(pairs, list[tuple[str, bytes | None]])
     for name in _PAIRS.values():
         if values.get(name) is not None:
             values[name] = _from_base64(values[name])
@@ -160,20 +172,25 @@ def _decode_one(body: bytes, source: str) -> Any:
         raise MalformedMessage(f"{error} {_MANY}") from error
 
 
-def _faults_with_names(headers: JSONObject, values: dict[str, Any], *, room: int) -> list[Fault]:
+def _faults_with_names(
+    headers: JSONObject, pairs: list[Any], values: dict[str, Any], *, room: int
+) -> list[Fault]:
     """Name the wrong headers and the unknown members, of which there may be a thousand."""
     wrong_headers = _wrong_headers(headers)
+    wrong_pairs = [index for index, pair in enumerate(pairs) if not _is_pair(pair)]
     unknown = [name for name in values if name not in _MEMBERS]
-    # Write sentences only for those that are named.
-    if (more := len(wrong_headers) + len(unknown) - room) > 0:
-        more += 1
-        unknown = unknown[: max(0, len(unknown) - more)]
-        wrong_headers = wrong_headers[: room - 1]
     absent = _absent({name for name in _MEMBERS if name in values})
-    faults = [*_header_faults(headers, wrong_headers)]
-    faults += [_unknown_member_fault(name, absent) for name in unknown]
-    if more > 0:
-        faults.append(Fault("", f"{more} further members are wrong, too."))
+    count = len(wrong_headers) + len(wrong_pairs) + len(unknown)
+    named = room if count <= room else room - 1
+    # Write sentences only for those that are named.
+    sentences = chain(
+        _header_faults(headers, wrong_headers[:named]),
+        (Fault(f"/headers_base64/{index}", _PAIR) for index in wrong_pairs),
+        (_unknown_member_fault(name, absent) for name in unknown),
+    )
+    faults = [*islice(sentences, named)]
+    if count > named:
+        faults.append(Fault("", f"{count - named} further members are wrong, too."))
     return faults
 
 
@@ -218,9 +235,10 @@ def _first_fault(error: str, body: bytes) -> Fault:
     place = _PLACE.search(error)
     if place is None:
         return _not_an_object(found)
-    name, is_inside = place.groups()
-    if name == "headers" and is_inside is not None:
-        return Fault("/headers", f"The value of each header must be a string, not {found}.")
+    name, inside = place.groups()
+    if inside is not None:
+        of_object = Fault("/headers", f"The value of each header must be a string, not {found}.")
+        return of_object if name == "headers" else Fault(f"/{name}/{inside}", _PAIR)
     if got is None and name in _WITHOUT_TYPE:
         return _WITHOUT_TYPE[name]
     return _wrong_type(name, found)
@@ -266,11 +284,12 @@ def _from_base64(text: str) -> bytes:
 def _value_faults(name: str, value: Any) -> Iterator[Fault]:
     if name == "timestamp":
         yield from _timestamp_faults(value)
-    elif name == "headers":
-        if not isinstance(value, JSONObject):
+    elif name in _TOO_MANY_HEADERS:
+        # An object is a list of its members here.
+        if not isinstance(value, list) or isinstance(value, JSONObject) is not (name == "headers"):
             yield _wrong_type(name, _type_name(value))
         elif len(value) > MOST_HEADERS:
-            yield _TOO_MANY_HEADERS
+            yield _TOO_MANY_HEADERS[name]
     elif not isinstance(value, str):
         yield _wrong_type(name, _type_name(value))
     elif (surrogate := _lone_surrogate(value)) is not None:
@@ -282,6 +301,16 @@ def _value_faults(name: str, value: Any) -> Iterator[Fault]:
             _from_base64(value)
         except msgspec.ValidationError:
             yield _NOT_BASE64[name]
+
+
+def _is_pair(value: Any) -> bool:
+    """Check for a header of ``headers_base64``, as the strict decoder does."""
+    try:
+        name, _ = msgspec.convert(value, tuple[str, bytes | None])
+        name.encode()
+    except (msgspec.ValidationError, UnicodeEncodeError):
+        return False
+    return True
 
 
 def _timestamp_faults(value: Any) -> Iterator[Fault]:
@@ -367,7 +396,8 @@ def _unknown_member_fault(name: str, absent: list[str]) -> Fault:
     else:
         detail = (
             f'"{shown(name)}" is not a member of a message; it has "topic", "content" or '
-            '"content_base64" and, if wanted, "key" or "key_base64", "headers" and "timestamp".'
+            '"content_base64" and, if wanted, "key" or "key_base64", "headers", "headers_base64" and '
+            '"timestamp".'
         )
     return Fault(f"/{_pointer_token(name)}", detail)
 

@@ -10,14 +10,15 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from hashlib import sha256
+from operator import itemgetter
 from typing import Final
 
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from sampleapp.errors import Fault, InvalidMessage, MalformedIdempotencyKey
+from sampleapp.errors import MalformedIdempotencyKey
 from sampleapp.messages.records import RecordHeaders, record_of
-from sampleapp.model import FINGERPRINT_HEADER, Message, Record, RecordIdentity
+from sampleapp.model import Message, Record, RecordIdentity
 
 __all__ = ["IdempotencyScope", "parse_idempotency_key"]
 
@@ -73,18 +74,6 @@ def _unquoted(value: bytes) -> bytes | None:
     return _ESCAPED.sub(rb"\1", match[1])
 
 
-def _own_fingerprint() -> InvalidMessage:
-    return InvalidMessage(
-        [
-            Fault(
-                f"/headers/{FINGERPRINT_HEADER}",
-                f'The header "{FINGERPRINT_HEADER}" is reserved in a request with an Idempotency-Key: the '
-                "service may add it to the record. Omit the header, or the key.",
-            )
-        ]
-    )
-
-
 class IdempotencyScope:
     """Makes the identities of the records of one request."""
 
@@ -109,8 +98,8 @@ class IdempotencyScope:
         Make the identity of a record.
 
         :param number: of the record in its request, from 0.
-        :param headers: those of the message itself, in any order, without those of the request, such as the
-            trace: they are different at each try.
+        :param headers: those of the message itself, without those of the request, such as the trace: they
+            are different at each try. Only the order of those with one name matters.
         :param timestamp_ms: the time that the message gives, in milliseconds since the epoch; ``None`` if it
             gives none.
         """
@@ -118,7 +107,7 @@ class IdempotencyScope:
         content = [_part(key), _part(value), _part(time)]
         # They are made of members of a JSON object or of fields of HTTP, neither of which have an order: a
         # client or a proxy may send them in another one each time.
-        for name, header in sorted(headers):
+        for name, header in sorted(headers, key=itemgetter(0)):
             content += _part(name.encode("utf-8", "surrogatepass")), _part(header)
         return RecordIdentity(
             id=sha256(self._prefix + _part(b"%d" % number) + _part(topic.encode("ascii"))).digest(),
@@ -135,12 +124,7 @@ class IdempotencyScope:
         :param now_ms: see `sampleapp.messages.records.record_of`, as for ``of_request``.
         :raise InvalidMessage: the message brings a header that the service adds.
         """
-        headers = message.headers
-        own = 0
-        if headers is not UNSET:
-            if FINGERPRINT_HEADER in headers:
-                raise _own_fingerprint()
-            own = len(headers)
+        own = len(message.headers or ()) + len(message.headers_base64 or ())
         record = record_of(message, now_ms=now_ms, of_request=of_request)
         identity = self.identity(
             number,

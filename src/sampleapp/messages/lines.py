@@ -23,7 +23,7 @@ from sampleapp.messages.idempotency_key import IdempotencyScope
 from sampleapp.messages.json_text import require_json
 from sampleapp.messages.parsing import (
     has_escaped_colon,
-    has_one_content,
+    is_consistent,
     may_repeat_a_member,
     parse_message,
     with_milliseconds,
@@ -296,7 +296,7 @@ class MessageLines:
 
     def _add_each(self, data: bytes, messages: list[Message]) -> bool:
         """Add messages of any kind, unless a member may be repeated, or a message is wrong."""
-        if not all(map(has_one_content, messages)) or may_repeat_a_member(data, messages):
+        if not all(map(is_consistent, messages)) or may_repeat_a_member(data, messages):
             return False
         try:
             records = [
@@ -316,7 +316,7 @@ class MessageLines:
         return not schemas or all(
             schemas[message.topic].matches(content_of(message))
             for message in messages
-            if message.topic in schemas and has_one_content(message)
+            if message.topic in schemas and is_consistent(message)
         )
 
     def _record(self, message: Message, number: int) -> Record:

@@ -17,11 +17,11 @@ from msgspec.structs import replace
 from sampleapp.messages.faults import has_too_many_strings, parse_or_name_faults
 from sampleapp.messages.json_text import LARGE
 from sampleapp.messages.timestamps import InvalidTimestamp, parse_timestamp
-from sampleapp.model import Message, is_legal_topic
+from sampleapp.model import MOST_HEADERS, Message, is_legal_topic
 
 __all__ = [
     "has_escaped_colon",
-    "has_one_content",
+    "is_consistent",
     "may_repeat_a_member",
     "parse_message",
     "with_milliseconds",
@@ -29,7 +29,9 @@ __all__ = [
 
 _decode: Final = msgspec.json.Decoder(Message).decode
 
-_MEMBERS: Final = {"topic", "content", "content_base64", "key", "key_base64", "headers", "timestamp"}
+_MEMBERS: Final = {
+    *("topic", "content", "content_base64", "key", "key_base64", "headers", "headers_base64", "timestamp")
+}
 if set(Message.__struct_fields__) != _MEMBERS:
     raise AssertionError("_count_members must count every member")
 
@@ -60,7 +62,7 @@ def parse_message(body: bytes, *, source: str = "body") -> Message:
                     inside == (content + (key or "")).count(":") and not has_escaped_colon(body)
                 ):
                     return message
-            if has_one_content(message) and not may_repeat_a_member(body, (message,)):
+            if is_consistent(message) and not may_repeat_a_member(body, (message,)):
                 return with_milliseconds(message)
     except (msgspec.DecodeError, UnicodeDecodeError, InvalidTimestamp):
         # Named below, with all other faults.
@@ -68,9 +70,12 @@ def parse_message(body: bytes, *, source: str = "body") -> Message:
     return parse_or_name_faults(body, source)
 
 
-def has_one_content(message: Message) -> bool:
-    """Check that a message has one of the two contents, and at most one of the two keys."""
+def is_consistent(message: Message) -> bool:
+    """Check that a message has one content, at most one key, and not too many headers."""
     if (message.content is UNSET) is (message.content_base64 is UNSET):
+        return False
+    headers, pairs = message.headers, message.headers_base64
+    if headers is not UNSET and pairs is not UNSET and len(headers) + len(pairs) > MOST_HEADERS:
         return False
     return message.key_base64 is UNSET or message.key_base64 is None or not isinstance(message.key, str)
 
@@ -83,7 +88,7 @@ def may_repeat_a_member(text: bytes, messages: Sequence[Message]) -> bool:
     with no more colons than its messages need repeats none.
 
     :param text: the JSON of the messages.
-    :param messages: see `has_one_content`.
+    :param messages: see `is_consistent`.
     :return: true also if a colon in a string is escaped: it would hide the colon of a repeated member.
     """
     inside = text.count(b":") - sum(map(_count_members, messages))
@@ -104,6 +109,8 @@ def _count_members(message: Message) -> int:
         members += 1
     if message.timestamp is not UNSET:
         members += 1
+    if message.headers_base64 is not UNSET:
+        members += 1
     return members if headers is UNSET else members + 1 + len(headers)
 
 
@@ -118,6 +125,8 @@ def _count_colons_inside(message: Message) -> int:
         strings += headers.values()
     if isinstance(timestamp, str):
         strings.append(timestamp)
+    if message.headers_base64 is not UNSET:
+        strings += [name for name, _ in message.headers_base64]
     return "".join(strings).count(":")
 
 

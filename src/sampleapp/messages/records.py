@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final, TypeAlias
 
 from msgspec import UNSET
 
 from sampleapp.errors import Fault, InvalidMessage
 from sampleapp.messages.timestamps import parse_timestamp
-from sampleapp.model import CALLER_HEADER, Message, Record
+from sampleapp.model import CALLER_HEADER, FINGERPRINT_HEADER, Message, Record
 
 __all__ = ["RecordHeaders", "content_of", "content_pointer", "length_of", "record_of"]
 
-RecordHeaders: TypeAlias = tuple[tuple[str, bytes], ...]
+RecordHeaders: TypeAlias = tuple[tuple[str, bytes | None], ...]
 """The headers of a record, in order. A name may be there more than once, or be empty."""
 
 _TRACEPARENT: Final = "traceparent"
 _TRACE: Final = frozenset({_TRACEPARENT, "tracestate"})
 
-_RESERVED: Final = (
-    'The header "{name}" is reserved: the service adds the name of the caller to each record. Omit it.'
-)
+_FOR_CALLER: Final = "the service adds the name of the caller to each record"
+_FOR_FINGERPRINT: Final = "the service adds it to records with an Idempotency-Key"
 
 
 def record_of(message: Message, *, now_ms: int, of_request: RecordHeaders = ()) -> Record:
@@ -31,9 +31,9 @@ def record_of(message: Message, *, now_ms: int, of_request: RecordHeaders = ()) 
     :param now_ms: the timestamp for a message without one; milliseconds since the epoch.
     :param of_request: the headers that its request gives to each of its records: the caller, and the trace.
         They follow the message's own, of which a ``traceparent`` takes precedence.
-    :raise InvalidMessage: the message brings the header that has the caller.
+    :raise InvalidMessage: the message brings a header that the service adds.
     """
-    key, content, headers, timestamp = message.key, message.content, message.headers, message.timestamp
+    key, content, timestamp = message.key, message.content, message.timestamp
     if isinstance(key, str):
         key_bytes: bytes | None = key.encode("utf-8")
     else:
@@ -47,7 +47,9 @@ def record_of(message: Message, *, now_ms: int, of_request: RecordHeaders = ()) 
         key=key_bytes,
         value=content_of(message) if content is UNSET else content.encode("utf-8"),
         timestamp_ms=timestamp,
-        headers=of_request if headers is UNSET else _own_first(headers, of_request),
+        headers=of_request
+        if message.headers is UNSET and message.headers_base64 is UNSET
+        else _own_first(message, of_request),
     )
 
 
@@ -63,17 +65,34 @@ def content_pointer(message: Message) -> str:
     return "/content_base64" if message.content is UNSET else "/content"
 
 
-def _own_first(headers: dict[str, str], of_request: RecordHeaders) -> RecordHeaders:
-    own = tuple([(name, value.encode("utf-8")) for name, value in headers.items()])
+def _own_first(message: Message, of_request: RecordHeaders) -> RecordHeaders:
+    own: RecordHeaders = ()
+    if message.headers is not UNSET:
+        own = tuple([(name, value.encode("utf-8")) for name, value in message.headers.items()])
+    if message.headers_base64 is not UNSET:
+        own += tuple(message.headers_base64)
+    names = [name for name, _ in own]
+    reserved = {FINGERPRINT_HEADER: _FOR_FINGERPRINT}
+    if of_request and of_request[0][0] == CALLER_HEADER:
+        reserved[CALLER_HEADER] = _FOR_CALLER
+    # A consumer may compare names without regard to case.
+    if not reserved.keys().isdisjoint(map(str.lower, names)):
+        raise InvalidMessage(list(_reserved_faults(message, reserved)))
     if not of_request:
         return own
-    for name in headers:
-        # A consumer may compare names without regard to case.
-        if of_request[0][0] == CALLER_HEADER == name.lower():
-            raise InvalidMessage([Fault(f"/headers/{name}", _RESERVED.format(name=name))])
     # A tracestate belongs to its own traceparent only (W3C Trace Context, section 3.3).
-    without = _TRACE if _TRACEPARENT in headers else headers.keys()
+    without = _TRACE if _TRACEPARENT in names else {*names}
     return own + tuple([header for header in of_request if header[0] not in without])
+
+
+def _reserved_faults(message: Message, reserved: dict[str, str]) -> Iterator[Fault]:
+    """:param reserved: reasons, by names in lower case."""
+    places = [(f"/headers/{name}", name) for name in message.headers or ()]
+    pairs = message.headers_base64 or ()
+    places += [(f"/headers_base64/{index}", name) for index, (name, _) in enumerate(pairs)]
+    for at, name in places:
+        if (why := reserved.get(name.lower())) is not None:
+            yield Fault(at, f'The header "{name}" is reserved: {why}. Omit it.')
 
 
 def length_of(record: Record) -> int:

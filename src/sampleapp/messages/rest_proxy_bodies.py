@@ -18,6 +18,7 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from sampleapp.errors import Fault, InvalidMessage, MalformedMessage, shown
+from sampleapp.messages.records import RecordHeaders
 from sampleapp.model import Record
 
 __all__ = ["MOST_COMMAS", "MOST_RECORDS", "EmbeddedFormat", "Unserializable", "read_records"]
@@ -124,7 +125,7 @@ def read_records(
     topic: str,
     partition: int | None,
     timestamp_ms: int,
-    headers: tuple[tuple[str, bytes], ...] = (),
+    headers: RecordHeaders = (),
 ) -> Iterator[list[Record]]:
     """
     Read the records of a produce request, a slice at a time.

@@ -69,7 +69,7 @@ KEYS = st.none() | st.sampled_from([b"", b"\0", b"a", b"b"]) | st.binary(max_siz
 VALUES = st.none() | st.just(b"") | st.binary(max_size=200)
 # The name of a header can be encoded in UTF-8, so it has no lone surrogates.
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=10)
-HEADERS = st.lists(st.tuples(NAMES, st.binary(max_size=20)), max_size=3).map(tuple)
+HEADERS = st.lists(st.tuples(NAMES, st.none() | st.binary(max_size=20)), max_size=3).map(tuple)
 # Kafka rejects negative timestamps except -1, which means no timestamp.
 TIMESTAMPS = st.integers(min_value=0, max_value=2**62)
 
@@ -579,7 +579,7 @@ class BrokerContract(IdempotencyContract):
     async def test_a_read_returns_the_records_from_the_positions_and_the_positions_after_them(self) -> None:
         topic = new_topic()
         keys, values = [None, b"", b"a", b"\xff"], [b"v", b"", None]
-        headers = [(), (("name", b"1"), ("name", b"\xff"), ("", b""))]
+        headers = [(), (("name", b"1"), ("name", b"\xff"), ("name", None), ("", b""))]
         sent = [
             record(topic, values[n % 3], key=keys[n % 4], headers=headers[n % 2], timestamp_ms=n)
             for n in range(40)

@@ -78,7 +78,7 @@ def record(
     *,
     key: bytes | None = None,
     timestamp_ms: int | None = None,
-    headers: tuple[tuple[str, bytes], ...] = (),
+    headers: tuple[tuple[str, bytes | None], ...] = (),
     partition: int | None = None,
     identity: RecordIdentity | None = None,
 ) -> Record:

@@ -221,15 +221,17 @@ def test_a_key_belongs_to_its_topic_and_its_caller():
 
 
 @pytest.mark.parametrize("content_type", [JSON, NDJSON])
-def test_a_message_that_brings_the_header_of_the_fingerprint_is_rejected_if_there_is_a_key(
-    service, content_type
-):
-    body = json.dumps({"topic": "t", "content": "c", "headers": {FINGERPRINT_HEADER: "x"}}).encode()
-    problem = problem_of(service.post(body, [*content_type, KEY]), 422, "invalid-message")
-    (fault,) = problem["errors"]
-    assert fault["pointer"].endswith(f"/headers/{FINGERPRINT_HEADER}")
+@pytest.mark.parametrize("key", [[KEY], []])
+def test_a_message_that_brings_the_header_of_the_fingerprint_is_rejected(service, content_type, key):
+    for headers, pointer in [
+        ({"headers": {FINGERPRINT_HEADER: "x"}}, f"/headers/{FINGERPRINT_HEADER}"),
+        ({"headers_base64": [[FINGERPRINT_HEADER, None]]}, "/headers_base64/0"),
+    ]:
+        body = json.dumps({"topic": "t", "content": "c", **headers}).encode()
+        problem = problem_of(service.post(body, [*content_type, *key]), 422, "invalid-message")
+        (fault,) = problem["errors"]
+        assert fault["pointer"].endswith(pointer)
     assert service.values() == []
-    assert service.post(body, content_type).status == 200
 
 
 A, B, C, D = ({"topic": "t", "key": name, "content": name} for name in "ABCD")

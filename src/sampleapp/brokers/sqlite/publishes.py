@@ -176,5 +176,5 @@ def weight(record: Record) -> int:
     """Return the bytes of the buffer for a waiting record; approximately if header names are not ASCII."""
     size = RECORD_OVERHEAD_BYTES + len(record.key or b"") + len(record.value or b"")
     for name, value in record.headers:
-        size += _HEADER_OVERHEAD_BYTES + len(name) + len(value)
+        size += _HEADER_OVERHEAD_BYTES + len(name) + len(value or b"")
     return size

@@ -86,12 +86,12 @@ _INT64 = 2**63
 
 _encode_headers = msgspec.json.Encoder().encode
 _decode_numbers = msgspec.json.Decoder(list[int]).decode
-_decode_headers = msgspec.json.Decoder(tuple[tuple[str, bytes], ...]).decode
+_decode_headers = msgspec.json.Decoder(tuple[tuple[str, bytes | None], ...]).decode
 
 _Row = tuple[int, int, int, bytes | None, bytes | None, bytes | None]
 
 
-_Headers = tuple[tuple[str, bytes], ...]
+_Headers = tuple[tuple[str, bytes | None], ...]
 
 
 class PackedRecords(Struct, frozen=True):

@@ -338,7 +338,7 @@ class _Builder:
         for content in contents:
             described[content.media_type] = {"schema": self._schema(content.kind)}
             if content.rules:
-                self._schemas[content.kind.__name__].update(content.rules)
+                _merge(self._schemas[content.kind.__name__], content.rules)
             if content.example is not None:
                 example = {"summary": content.summary, "value": content.example}
                 described[content.media_type]["examples"] = {"example": example}
@@ -420,6 +420,15 @@ def _checked(rule: Rule, description: Description | None) -> Description:
     if rule.arguments != named:
         raise ValueError(f"The variables of {rule.rule} are {rule.arguments}, not {named}.")
     return description
+
+
+def _merge(schema: dict[str, Any], rules: Mapping[str, Any]) -> None:
+    """Add keywords to a schema, also to those inside it."""
+    for name, rule in rules.items():
+        if isinstance(rule, Mapping) and isinstance(inner := schema.get(name), dict):
+            _merge(inner, rule)
+        else:
+            schema[name] = rule
 
 
 def _of_path(description: Description) -> list[Parameter]:

@@ -35,7 +35,7 @@ _HEADER_OVERHEAD = 5 + 5
 # Looking up a member of an Enum is slow before Python 3.12, and its value always.
 _NONE: Final = Codec.NONE
 _NONE_VALUE: Final[int] = Codec.NONE.value
-_NO_HEADERS: list[tuple[str, bytes]] = []
+_NO_HEADERS: list[tuple[str, bytes | None]] = []
 
 
 def record_size(record: Record) -> int:
@@ -51,7 +51,7 @@ def record_size(record: Record) -> int:
     if value is not None:
         size += len(value)
     for name, content in record.headers:
-        size += _HEADER_OVERHEAD + len(name.encode()) + len(content)
+        size += _HEADER_OVERHEAD + len(name.encode()) + len(content or b"")
     return size
 
 
