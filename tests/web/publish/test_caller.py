@@ -116,13 +116,17 @@ def test_a_binary_event_and_a_hook_have_it_too():
 def test_a_message_cannot_bring_the_header_in_any_case(name, is_batch):
     text = "".join(c.upper() if upper else c for c, upper in zip(NAME, name, strict=True))
     service = made()
-    message = encoded({**MESSAGE, "headers": {"a": "b", text: "admin"}})
+    headers = {"headers": {"a": "b", text: "admin"}, "headers_base64": [["a", None], [text, "AP8="]]}
+    message = encoded({**MESSAGE, **headers})
     media_type = b"application/x-ndjson" if is_batch else b"application/json"
     body = encoded(MESSAGE) + b"\n" + message if is_batch else message
     response = service.request("POST", "/messages", [(b"Content-Type", media_type), BY[0]], body)
     assert_problem(response, 422)
     problem = json.loads(response.body)
-    assert problem["errors"][0]["pointer"].endswith(f"/headers/{text}")
+    prefix = "/1" * is_batch
+    assert [error["pointer"] for error in problem["errors"]] == [
+        *[f"{prefix}/headers/{text}", f"{prefix}/headers_base64/1"]
+    ]
     assert "reserved" in problem["errors"][0]["detail"]
     assert service.broker.records == []
 
