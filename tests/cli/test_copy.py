@@ -97,16 +97,3 @@ def test_results_that_cannot_be_printed_do_not_stop_the_lines(service):
     assert ended.returncode == 3
     assert b"The outcomes of some lines are not printed." in ended.stderr
     assert [record["content"] for record in consumed(service, "full-of-lines")] == ["a", "b"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["--messages", "-", "--key", "k"], "each line has its own key, headers and timestamp"),
-        (["t", "c", "--messages", "-"], "Give the message to publish"),
-        (["t", "c", "--results"], "--results is for --lines and --messages."),
-        (["--lines", "-"], "Missing argument 'TOPIC'."),
-    ],
-)
-def test_options_that_contradict_each_other_are_rejected(service, arguments, sentence):
-    assert sentence in sampleapp(service, "publish", *arguments, code=2)[1]

@@ -111,19 +111,12 @@ def test_bytes_are_given_in_base64(service):
     assert sorted(each.get("content", each.get("content_base64")) for each in others) == ["", "A", "AP8="]
 
 
-def test_what_is_not_base64_or_is_given_twice_is_rejected(service):
+def test_what_is_not_base64_is_rejected(service):
     stdout, stderr = sampleapp(service, "publish", "bytes", "--base64", "-", stdin=b"AP8", code=1)
     assert (stdout, stderr) == (
         "",
         "Error: CONTENT is not base64 with padding (RFC 4648, section 4). Nothing was published.\n",
     )
-    for arguments, told in [
-        (["--key-base64", "_-8=", "c"], "it is not base64 with padding"),
-        (["--key-base64", "", "--key", "", "c"], "Give one key: either --key or --key-base64."),
-        (["--base64", "--raw", "-"], "--raw publishes FILE as it is."),
-    ]:
-        _, stderr = sampleapp(service, "publish", "bytes", *arguments, code=2)
-        assert told in stderr
 
 
 def test_lines_come_from_stdin_as_well_and_keep_their_order_one_at_a_time(service):

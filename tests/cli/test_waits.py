@@ -38,25 +38,24 @@ def silent(tmp_path):
         yield service_at(server.getsockname()[1], tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "last"),
-    [
-        (["publish", "t", "c"], "Interrupted. The message may have been published."),
-        (["publish", "t", "c", "--idempotent"], "Interrupted. The message may have been published."),
-        (["delete", "t", "k"], "Interrupted. The tombstone may have been published."),
-        (["readings"], None),
-        (["topics"], None),
-        (["consume", "t"], None),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_a_service_that_does_not_answer_is_waited_for_aloud(silent, arguments, last):
-    with Watched(silent, *arguments) as command:
-        command.wait_for("Waiting for ")
-        code, lines = command.interrupt()
-    assert code == 130
-    assert lines[0].endswith(" to answer.")
-    assert lines[1:] == ([] if last is None else [last])
+def test_a_service_that_does_not_answer_is_waited_for_aloud(silent):
+    commands = {
+        "publish t c": ["Interrupted. The message may have been published."],
+        "publish t c --idempotent": ["Interrupted. The message may have been published."],
+        "delete t k": ["Interrupted. The tombstone may have been published."],
+        "readings": [],
+        "topics": [],
+        "consume t": [],
+    }
+    with contextlib.ExitStack() as stack:
+        # All wait at the same time.
+        watched = [stack.enter_context(Watched(silent, *command.split())) for command in commands]
+        for command, last in zip(watched, commands.values(), strict=True):
+            command.wait_for("Waiting for ")
+            code, lines = command.interrupt()
+            assert code == 130
+            assert lines[0].endswith(" to answer.")
+            assert lines[1:] == last
 
 
 def test_lines_without_an_answer_are_waited_for_aloud_and_are_in_doubt(silent):
