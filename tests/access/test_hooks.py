@@ -62,8 +62,8 @@ def test_a_signature_of_hmac_is_in_hexadecimal_and_has_no_prefix_by_default():
 )
 def test_a_header_that_is_no_id_of_a_delivery_is_not_a_key_of_idempotency(name):
     assert mistake_in({**HOOK, "idempotency_header": f'"{name}"'}) == (
-        f"line 5: hooks.h.idempotency_header must be the header with the id of a delivery; {name} is the same "
-        "for different deliveries, or changes with each attempt."
+        f"line 5: hooks.h.idempotency_header must be the header with the id of a delivery; {name} is the "
+        "same for different deliveries, or changes with each attempt."
     )
     assert hook_of({**HOOK, "key_header": f'"{name}"'}).key_header == name
 

@@ -30,6 +30,8 @@ _CONTENT_TYPE: Final[RecordHeaders] = (("content-type", b"application/cloudevent
 _SOURCE: Final = "event"
 
 _BYTES_AT_ONCE: Final = 64 * 1024
+_CHECKED_AT_ONCE: Final = 16 * 1024
+"""Like `_BYTES_AT_ONCE`, if contents are checked: a long number takes up to a millisecond."""
 _EVENTS_AT_ONCE: Final = 200
 _SEARCHED_AT_ONCE: Final = 16 * 1024
 """Bytes in which the end of an event is looked for in one step: up to 3 ms, if all of them are brackets."""
@@ -123,7 +125,8 @@ class EventList:
                 self._body = b""
                 return False
             start, end = span
-            until = start + _BYTES_AT_ONCE if until is None else until
+            if until is None:
+                until = start + (_BYTES_AT_ONCE if self._schemas is None else _CHECKED_AT_ONCE)
             self._read_event(start, end)
             # To name the faults of a content takes milliseconds.
             is_dear = self.rejected[rejected:] and isinstance(self.rejected[-1].error, SchemaMismatch)

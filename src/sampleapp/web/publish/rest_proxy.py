@@ -64,7 +64,7 @@ _SMALL: Final = 16 * 1024
 """A body up to this length, in bytes, need not wait for a slice."""
 _COPIES: Final = 3
 """Copies of a body in memory: as received, without its white space, and as keys and values."""
-_CHECKED_AT_ONCE: Final = 64 * 1024
+_CHECKED_AT_ONCE: Final = 16 * 1024
 """Bytes of contents, with their records, that are checked in one slice."""
 _OUTCOMES_AT_ONCE: Final = 2000
 """Outcomes that are encoded in one slice: about a millisecond."""
