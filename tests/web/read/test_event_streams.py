@@ -189,10 +189,15 @@ def test_many_streams_are_looked_at_in_several_turns():
     assert max(in_each) == 200
 
 
-def test_a_browser_gets_an_event_instead_of_a_temporary_rejection():
-    answer = response_to_temporary_error(
-        Fields([(b"Sec-Fetch-Mode", b"cors")]), ReadingsNotReady("Still read.\u2028")
-    )
+@pytest.mark.parametrize(
+    "field",
+    [
+        (b"Sec-Fetch-Mode", b"cors"),
+        (b"User-Agent", b"Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"),
+    ],
+)
+def test_a_browser_gets_an_event_instead_of_a_temporary_rejection(field):
+    answer = response_to_temporary_error(Fields([field]), ReadingsNotReady("Still read.\u2028"))
     assert (answer.status, dict(answer.headers)[b"Content-Type"]) == (200, b"text/event-stream")
     reader = EventReader.of(answer.body)
     assert reader.retry_ms == 30_000
@@ -220,6 +225,7 @@ def test_the_event_for_a_browser_names_no_header_that_its_answer_does_not_have(e
     [
         ([], ReadingsNotReady("x")),
         ([], UnknownTopic("x")),
+        ([(b"User-Agent", b"python-httpx/0.28")], UnknownTopic("x")),
         ([(b"Sec-Fetch-Mode", b"cors")], UnknownPartition("x")),
         ([(b"Sec-Fetch-Mode", b"cors")], TopicNotAuthorized("x")),
     ],

@@ -225,11 +225,17 @@ def response_to_temporary_error(fields: Fields, error: SampleAppError) -> Respon
 
     :param fields: of the request.
     :param error: rejects a stream.
-    :raise SampleAppError: the error itself, if it is final, or the client is not a browser. Browsers
-        send ``Sec-Fetch-Mode`` (https://www.w3.org/TR/fetch-metadata/, section 2.2).
+    :raise SampleAppError: the error itself, if it is final, or the client is not a browser.
     """
-    if not (is_temporary(error) or isinstance(error, UnknownTopic)) or not fields.all(b"sec-fetch-mode"):
+    if not (is_temporary(error) or isinstance(error, UnknownTopic)) or not _is_browser(fields):
         raise error
     problem = escape_line_ends(b"".join(problem_response(error).parts).strip())
     body = encode_retry(_RETRY_UNAVAILABLE_MS) + encode_event(problem, event="unavailable")
     return Response(HTTPStatus.OK, STREAM_HEADERS, body)
+
+
+def _is_browser(fields: Fields) -> bool:
+    # Browsers send Sec-Fetch-Mode to https and to loopback addresses only
+    # (https://www.w3.org/TR/fetch-metadata/, section 2.2), but each of them calls itself Mozilla.
+    agents = fields.all(b"user-agent")
+    return bool(fields.all(b"sec-fetch-mode")) or any(each.startswith(b"Mozilla/") for each in agents)
