@@ -24,9 +24,29 @@ def version(request):
         ("deploy/kubernetes/Chart.yaml", r"appVersion: (\S+)"),
         ("deploy/kubernetes/kustomization.yaml", r"(?:version|newTag): ([^\s}]+)"),
         ("docs/howto/containers.rst", r"\bsampleapp:(\d\S*)"),
+        ("README.md", r"The version is (\S+),"),
+        ("SECURITY.md", r"The first version, (\S+),"),
         ("setup.py", r"/blob/v(\S+)\. "),
     ],
 )
 def test_a_file_that_names_the_version_names_the_one_of_the_package(request, version, file, pattern):
     found = set(re.findall(pattern, (request.config.rootpath / file).read_text()))
     assert found == {version}
+
+
+def test_all_files_agree_that_the_version_is_released_or_not(request):
+    texts = {
+        name: (request.config.rootpath / name).read_text()
+        for name in ("CHANGELOG.md", "README.md", "SECURITY.md")
+    }
+    unreleased = re.search(r"(?m)^## .*\(unreleased\)$", texts.pop("CHANGELOG.md")) is not None
+    assert {name: "not released yet" in text for name, text in texts.items()} == dict.fromkeys(
+        texts, unreleased
+    )
+
+
+def test_the_classifier_calls_a_version_stable_that_is_no_candidate(request, version):
+    (status,) = re.findall(
+        r"Development Status :: \d - ([^\"]+)", (request.config.rootpath / "setup.py").read_text()
+    )
+    assert status == ("Beta" if "rc" in version else "Production/Stable")

@@ -75,6 +75,10 @@ def test_the_number_of_a_status_leads_to_the_screen_of_status_codes(browser, add
         ("rate limit", "howto/callers"),
         ("helm", "howto/containers"),
         ("drain", "howto/operations"),
+        ("health check", "howto/operations"),
+        ("failover", "howto/operations"),
+        ("performance", "explanation/when-to-use"),
+        ("authentication", "howto/callers"),
         ("backup", "howto/sqlite"),
         ("gzip", "reference/http/headers"),
         # Without an entry in the index: the title of a page, then a heading.
