@@ -10,6 +10,7 @@ from contextlib import closing
 import pytest
 
 from tests.support.callers import by, caller
+from tests.support.files import by_link, by_rename, in_place
 from tests.support.process import run
 from tests.support.waiting import wait_until
 
@@ -17,26 +18,6 @@ DEADLINE_S = 5.0
 
 READER = caller("t", "read = true")
 NO_READER = caller("t", "read = false")
-
-
-def in_place(path, text):
-    path.write_text(text)
-
-
-def by_rename(path, text):
-    new = path.with_suffix(".new")
-    new.write_text(text)
-    new.replace(path)
-
-
-def by_link(path, text):
-    """As Kubernetes replaces a secret: the link to the directory turns."""
-    target = path.parent.parent / f"data-{len(list(path.parent.parent.iterdir()))}"
-    target.mkdir()
-    (target / path.name).write_text(text)
-    new = path.parent.with_suffix(".new")
-    new.symlink_to(target)
-    new.replace(path.parent)
 
 
 class Client:
@@ -62,10 +43,9 @@ def test_a_change_counts_within_five_seconds_on_open_connections_and_a_mistake_c
     start, tmp_path, write
 ):
     directory = tmp_path / "secret"
-    (tmp_path / "data").mkdir()
-    directory.symlink_to(tmp_path / "data")
+    directory.mkdir()
     path = directory / "callers.toml"
-    path.write_text(READER)
+    write(path, READER)
     service = start(broker="memory:", options=["--callers", str(path)])
     with closing(Client(service.url)) as client:
         wait_until(lambda: client.status() == 200, "200", deadline_s=DEADLINE_S)

@@ -10,6 +10,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
+from tests.support.files import by_link, by_rename, in_place
 from tests.support.process import run
 from tests.support.waiting import wait_until
 
@@ -24,29 +25,6 @@ def status(service, content):
     except HTTPError as error:
         with error:
             return error.code
-
-
-def in_place(path, text):
-    path.write_text(text)
-
-
-def by_rename(path, text):
-    new = path.with_suffix(".new")
-    new.write_text(text)
-    new.replace(path)
-
-
-def by_link(path, text):
-    """As Kubernetes replaces a volume: the link to the directory turns, and files are links through it."""
-    directory = path.parent
-    target = directory / f"..{len(list(directory.iterdir()))}"
-    target.mkdir()
-    (target / path.name).write_text(text)
-    data, new = directory / "..data", directory / "..data_new"
-    new.symlink_to(target.name)
-    new.replace(data)
-    path.unlink(missing_ok=True)
-    path.symlink_to(f"..data/{path.name}")
 
 
 @pytest.mark.parametrize("write", [in_place, by_rename, by_link])

@@ -174,7 +174,7 @@ class _Result(Struct, frozen=True):
     def metadata(self) -> RecordMetadata:
         """:raise msgspec.ValidationError: the result is not the metadata of a record."""
         if self.topic is None or self.partition is None or self.offset is None:
-            raise msgspec.ValidationError("a result has neither a status nor the place of a record")
+            raise msgspec.ValidationError("a result has neither a status nor the metadata of a record")
         return PublishedRecord(self.topic, self.partition, self.offset).metadata()
 
     def problem(self) -> Problem:

@@ -100,7 +100,7 @@ class Cursor:
         Check that a result has all records from here on.
 
         :raise TopicReplaced: it is that of another topic.
-        :raise PositionUnknown: the place is beyond the end.
+        :raise PositionUnknown: the position is beyond the end.
         :raise PositionExpired: records are gone.
         :raise InvalidParameters: the position after those would be too long.
         """

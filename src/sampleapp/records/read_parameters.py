@@ -226,7 +226,7 @@ def _read_start(values: dict[bytes, bytes], faults: list[Fault], default: Start)
 
 def parse_start(text: str) -> Position | Start:
     """
-    Parse a place to begin, as in ``from`` of a request and ``--from`` of the command.
+    Parse a start, as in ``from`` of a request and ``--from`` of the command.
 
     :raise ValueError: it is none; the message says why, as the end of a sentence about it.
     """

@@ -114,7 +114,7 @@ class Store:
         Append records in one transaction, which is on the disk when this returns.
 
         :param patience_s: seconds to wait for a lock; by default those of the constructor.
-        :return: for each record its place, or the error with which it alone was rejected.
+        :return: for each record its offset, or the error with which it alone was rejected.
         :raise StoreError: none of them was stored, or the outcome is unknown.
         """
         try:

@@ -449,7 +449,7 @@ def _fault(rejected: RejectedLine, pointer: str, detail: str) -> Fault:
     """
     Return a fault of a message in a batch.
 
-    :param pointer: the place in the message.
+    :param pointer: to the fault, in the message.
     """
     line = UNSET if rejected.line is None else rejected.line
     return Fault(f"/{rejected.number}{pointer}", detail, line)

@@ -140,7 +140,7 @@ def _is_ssl_check(body: bytes) -> bool:
 
 
 def _without_body(response: Response) -> Response:
-    """Leave out the place of the record: Slack shows what answers a command."""
+    """Leave out the metadata of the record: Slack shows what answers a command."""
     if response.problem:
         return response
     headers = tuple([field for field in response.headers if field[0] != b"Content-Type"])
