@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 from hypothesis import given
@@ -264,6 +265,14 @@ def test_keywords_that_take_long_are_checked_of_fewer_values(schema):
         "The content has too many values to be checked against the topic's schema."
     ]
     assert not compiled["fast"].faults(content)
+
+
+def test_a_package_that_is_not_installed_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "jsonschema_rs", None)
+    assert mistake_in({"t.json": True}) == (
+        "--schemas needs the package jsonschema-rs, which is not installed: install "
+        "sampleapp-http-gateway[schemas]."
+    )
 
 
 def test_files_of_any_name_and_long_chains_of_references_are_compiled():

@@ -235,6 +235,9 @@ def test_an_origin_as_browsers_send_it_may_be_allowed(origin):
     ("text", "hint"),
     [
         ("*", "does not accept *"),
+        ("https://*.example.org", "does not accept *"),
+        ("moz-extension://*", "does not accept *"),
+        ("wss://a.example", "takes an origin, such as https://example.org"),
         ("null", "sandboxed pages of every site"),
         ("capacitor://", "https://example.org"),
         ("capacitor://user@localhost", "https://example.org"),

@@ -30,7 +30,7 @@ _ORIGIN: Final = re.compile(
 # Of pages that come with an app or an extension. Their hosts may be anything, and keep their case (URL
 # Standard of WHATWG, section 3.5, opaque hosts); WebViews of Android send "file://", without one.
 _APP_ORIGIN: Final = re.compile(
-    r"(?!https?:)[a-z][a-z0-9+.-]*://(?:[A-Za-z0-9._~!$&'()*+,;=%-]+|\[[0-9a-f:.]+\])(?::[1-9][0-9]{0,4})?|file://"
+    r"(?!(?:https?|wss?):)[a-z][a-z0-9+.-]*://(?:[A-Za-z0-9._~!$&'()+,;=%-]+|\[[0-9a-f:.]+\])(?::[1-9][0-9]{0,4})?|file://"
 )
 _DEFAULT_PORTS: Final = {"http": "80", "https": "443"}
 _HIGHEST_PORT: Final = 65535
@@ -64,9 +64,9 @@ def check_origin(text: str) -> str:
     :return: the same text.
     :raise NotAnOrigin: it is not an origin, or is not in the form that browsers send.
     """
-    if text == "*":
+    if "*" in text:
         raise NotAnOrigin(
-            "does not accept *, since every page that a user opens could use the service; name each origin, "
+            "does not accept *, since pages that you do not know could use the service; name each origin, "
             f"such as {_EXAMPLE}"
         )
     if _APP_ORIGIN.fullmatch(text):
