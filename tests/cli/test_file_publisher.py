@@ -327,6 +327,25 @@ def test_how_long_a_rejection_holds_lines_back_is_bounded(retry_after_s, pause_s
     assert len(publisher.batches) == 2
 
 
+@pytest.mark.parametrize(("retry_after_s", "said_at"), [(10, 0), (60, 0), (4, 8), (None, 9)])
+def test_a_rate_that_holds_lines_back_for_ten_seconds_is_reported_meanwhile(retry_after_s, said_at):
+    publisher, clock, said = Publisher(), Clock(), []
+    publishing(
+        publisher,
+        b"1\n",
+        clock=clock,
+        progress=lambda report: (
+            report.waiting_because and said.append((clock.seconds(), report.waiting_because))
+        ),
+    )
+    while clock.seconds() < 9.5 and not said:
+        if publisher.waiting:
+            publisher.reject(TooManyRequests(problem(429), retry_after_s=retry_after_s))
+        clock.advance(0.5)
+    assert said[0][0] == said_at
+    assert said[0][1].startswith("Title (429): Detail.")
+
+
 def test_a_line_that_is_always_too_much_ends_the_publishing_in_the_end():
     publisher, clock = Publisher(), Clock()
     ended = publishing(publisher, b"1\n", b"2\n", in_flight=1, clock=clock)

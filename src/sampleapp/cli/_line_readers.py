@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from collections import Counter
+import re
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
-from typing import Any, Final, Protocol, TypeAlias, TypeVar
+from typing import Final, Protocol, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -16,13 +15,16 @@ from sampleapp.cli._lines import MAX_LINE_BYTES, Line
 from sampleapp.cli._template import Template
 from sampleapp.cli._times import date_time
 from sampleapp.client import Message
+from sampleapp.errors import MessageError
+from sampleapp.messages.json_text import require_json
+from sampleapp.messages.parsing import parse_message
 from sampleapp.messages.timestamps import (
     EARLIEST_NUMBER,
     LATEST_NUMBER,
     InvalidTimestamp,
     parse_timestamp,
 )
-from sampleapp.model import FINGERPRINT_HEADER, TOPIC_RULE, is_legal_topic
+from sampleapp.model import FINGERPRINT_HEADER, is_legal_topic
 
 __all__ = ["ContentReader", "LineReader", "MessageReader", "Request", "Tombstone"]
 
@@ -102,42 +104,39 @@ class ContentReader:
 class _Line(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A record, or a message, as the service encodes it. In ``…_base64``, msgspec decodes base64."""
 
-    topic: str | None = None
-    partition: int | None = None
-    offset: int | None = None
-    timestamp: int | str | None = None
-    key: str | None = None
-    key_base64: bytes | None = None
+    topic: str | UnsetType = UNSET
+    partition: int | UnsetType = UNSET
+    offset: int | UnsetType = UNSET
+    timestamp: int | float | str | UnsetType = UNSET
+    key: str | UnsetType | None = UNSET
+    key_base64: bytes | UnsetType | None = UNSET
     content: str | UnsetType | None = UNSET
     content_base64: bytes | UnsetType = UNSET
-    headers: dict[str, str] | None = None
-    headers_base64: list[tuple[str, bytes | None]] = []
+    headers: dict[str, str] | UnsetType = UNSET
+    headers_base64: list[tuple[str, bytes | None]] | UnsetType = UNSET
 
 
 _decode: Final = msgspec.json.Decoder(_Line).decode
 _decode_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _encode: Final = msgspec.json.Encoder().encode
 
+# In JSON, a quotation mark inside of a string has a backslash before it, so these are members.
+_PLACE: Final = re.compile(
+    rb',\s*"(?:partition|offset)"\s*:\s*-?\d+|"(?:partition|offset)"\s*:\s*-?\d+\s*,', re.ASCII
+)
+_NULL: Final = re.compile(rb'("content"\s*:\s*)null')
+_MILLISECONDS: Final = re.compile(rb'("timestamp"\s*:\s*)-?\d+(?=\s*[,}])', re.ASCII)
+_FIRST_MEMBER: Final = re.compile(rb'\s*\{(?=\s*")')
 
-def _reject_repeated(members: list[tuple[str, Any]]) -> None:
-    for name, count in Counter([name for name, _ in members]).items():
-        if count > 1:
-            raise ValueError(f'"{name}" is there {count} times; a message has it once')
 
-
-_decode_slowly: Final = json.JSONDecoder(object_pairs_hook=_reject_repeated).decode
-
-
-def _require_unique(text: bytes, line: _Line) -> None:
+def _cannot_repeat(text: bytes, line: _Line) -> bool:
     """
-    Check that no member or header is there twice; `_decode` takes the last one.
+    Check that no member or header is there twice, of which `_decode` takes the last one.
 
-    :raise ValueError: one is.
+    :return: True if the text has nothing else than the members, as the lines of the service.
     """
     members = _decode_members(text)
-    # The text has nothing else than these members: so it is with the lines of the service.
-    if _encode(members) != text or _encode(line.headers or {}) != bytes(members.get("headers", b"{}")):
-        _decode_slowly(text.decode())
+    return _encode(members) == text and _encode(line.headers or {}) == bytes(members.get("headers", b"{}"))
 
 
 class MessageReader:
@@ -172,21 +171,13 @@ class MessageReader:
                 yield some, messages
 
     def _message(self, text: bytes) -> Message | Tombstone:
-        line = _decode(text)
-        _require_unique(text, line)
-        topic = line.topic if self._topic is None else self._topic
-        if topic is None:
-            raise ValueError('it has no "topic", and the command line names none')
-        if not is_legal_topic(topic):
-            raise ValueError(f'its "topic" must be {TOPIC_RULE}')
-        if line.key is not None and line.key_base64 is not None:
-            raise ValueError('it has both "key" and "key_base64"')
-        key = line.key_base64 if line.key is None else line.key
-        content: str | bytes | UnsetType | None = (
-            line.content if line.content_base64 is UNSET else line.content_base64
-        )
-        if content is UNSET or (line.content is not UNSET and line.content_base64 is not UNSET):
-            raise ValueError('it must have one of "content" and "content_base64"')
+        line = self._line(text)
+        topic = self._topic or line.topic or ""
+        key = line.key if isinstance(line.key, str) else line.key_base64
+        key = None if key is UNSET else key
+        content = line.content if line.content_base64 is UNSET else line.content_base64
+        if content is UNSET:
+            raise ValueError("not a message")
         headers = _headers(line)
         if content is None:
             if key is None or headers:
@@ -198,11 +189,37 @@ class MessageReader:
             topic=topic, content=content, key=key, headers=headers or None, timestamp=_time(line.timestamp)
         )
 
+    def _line(self, text: bytes) -> _Line:
+        """:raise MessageError: it is not a message; the service's error."""
+        try:
+            line = _decode(text)
+            is_valid = (
+                (is_legal_topic(line.topic) if line.topic else self._topic is not None)
+                and not (isinstance(line.key, str) and isinstance(line.key_base64, bytes))
+                and (line.content is UNSET) is not (line.content_base64 is UNSET)
+                and not isinstance(line.timestamp, float)
+                and _cannot_repeat(text, line)
+            )
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            line, is_valid = _Line(), False
+        if not is_valid:
+            require_json(text, source="line")
+            parse_message(self._as_message(text), source="line")
+        return line
+
+    def _as_message(self, text: bytes) -> bytes:
+        """Replace the members that the service does not take."""
+        text = _NULL.sub(rb'\1""', _PLACE.sub(b"", text))
+        text = _MILLISECONDS.sub(rb"\g<1>%d" % EARLIEST_NUMBER, text)
+        if self._topic is None or b'"topic"' in text:
+            return text
+        return _FIRST_MEMBER.sub(rb'{"topic":"%b",' % self._topic.encode(), text, count=1)
+
 
 def _headers(line: _Line) -> dict[str, str] | list[tuple[str, bytes | None]]:
     """Return headers without the fingerprint of an idempotency key, which no message may bring."""
     texts = {name: text for name, text in (line.headers or {}).items() if _is_own(name)}
-    others = [header for header in line.headers_base64 if _is_own(header[0])]
+    others = [header for header in line.headers_base64 or () if _is_own(header[0])]
     return [*[(name, text.encode()) for name, text in texts.items()], *others] if others else texts
 
 
@@ -210,19 +227,20 @@ def _is_own(name: str) -> bool:
     return name.lower() != FINGERPRINT_HEADER
 
 
-def _time(written: int | str | None) -> int | datetime | None:
+def _time(written: float | str | UnsetType) -> int | datetime | None:
     """
     Convert a timestamp to one that the service takes.
 
     :raise InvalidTimestamp: it is not a timestamp.
     """
-    if written is None or written == _NO_TIMESTAMP:
+    if isinstance(written, UnsetType) or written == _NO_TIMESTAMP:
         return None
-    if isinstance(written, int) and EARLIEST_NUMBER <= written <= LATEST_NUMBER:
-        return written
+    if isinstance(written, int | float) and EARLIEST_NUMBER <= written <= LATEST_NUMBER:
+        # The service has taken only whole numbers as messages.
+        return int(written)
     try:
         # The service takes times of 1970 to 1973, which look like seconds, as date-times only.
-        return date_time(written if isinstance(written, int) else parse_timestamp(written))
+        return date_time(parse_timestamp(written) if isinstance(written, str) else int(written))
     except OverflowError as error:
         raise InvalidTimestamp("is after the year 9999, or before the year 1") from error
 
@@ -242,9 +260,7 @@ def _converted(
             fail(line.number, "not UTF-8.")
         except InvalidTimestamp as error:
             fail(line.number, f"its timestamp {error}.")
-        except msgspec.ValidationError as error:
-            fail(line.number, f"not a message: {error}.")
-        except msgspec.DecodeError as error:
-            fail(line.number, f"not JSON: {error}.")
+        except MessageError as error:
+            fail(line.number, str(error))
         except ValueError as error:
             fail(line.number, f"{error}.")

@@ -13,6 +13,8 @@ __all__ = ["Pace"]
 # The pause after a rejection without Retry-After, and the maximum pause that Retry-After may ask for.
 DEFAULT_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
+# Shorter pauses because of the caller's rate are usual, and are reported only at the end.
+LONG_PAUSE_S = 10.0
 # Without a published line for this time, the cause is not a rate or a restart: for example, a line may exceed
 # the caller's rate by itself.
 PATIENCE_S = 300.0
@@ -61,10 +63,12 @@ class Pace:
         retry_after_s = error.retry_after_s if isinstance(error, ProblemError) else None
         pause_s = DEFAULT_PAUSE_S if retry_after_s is None else min(retry_after_s, LONGEST_PAUSE_S)
         begins_s, self._until_s = max(now_s, self._until_s), max(now_s + pause_s, self._until_s)
-        if isinstance(error, TooManyRequests):
+        is_rate = isinstance(error, TooManyRequests)
+        if is_rate:
             report.held_back_s += self._until_s - begins_s
         else:
             report.waited_s += self._until_s - begins_s
+        if not is_rate or self._until_s - self._rejected_since_s >= LONG_PAUSE_S:
             report.waiting_because = str(error)
         return True
 
