@@ -147,8 +147,7 @@ PUBLISHED: Final = Annotated[
 Any response of ``POST /topics/{topic}`` as ``application/json``.
 
 It is one class, since some generators of clients see only the first media type of a response, and some make
-of
-``anyOf`` an object that needs the members of all.
+of ``anyOf`` an object that needs the members of all.
 """
 
 _PartitionNumber = Annotated[int, Meta(description="The partition for the record.", ge=0, le=2**31 - 1)]

@@ -308,6 +308,14 @@ def test_what_rest_proxy_reads_otherwise_never_becomes_a_record_as_it_is(content
         assert service.broker.published == []
 
 
+@pytest.mark.parametrize("headers", [[], [(b"Content-Type", b"application/json")]])
+def test_records_of_a_client_that_accepts_a_type_of_rest_proxy_never_become_a_record_as_they_are(headers):
+    service = service_with()
+    response = service.request("POST", "/topics/t", [*headers, (b"Accept", V2)], RECORDS)
+    assert JSON_TYPE.decode() in assert_error(response, 415, 415)
+    assert service.broker.published == []
+
+
 @pytest.mark.parametrize("headers", [[], [(b"Content-Type", b"application/json")], [*JSON, *JSON]])
 def test_a_partition_takes_only_what_rest_proxy_knows(headers):
     response = service_with().request("POST", "/topics/t/partitions/0", headers, RECORDS)

@@ -14,6 +14,7 @@ from twisted.internet.task import Clock
 from sampleapp.brokers.memory import MemoryBroker
 from sampleapp.model import Record
 from tests.support.callers import by, caller
+from tests.support.clocks import ClockInTurns
 from tests.support.in_memory import InMemoryService, PromptBroker, request_bytes, schemas_of
 from tests.support.secrets import secret
 from tests.web.http import assert_problem
@@ -278,6 +279,30 @@ def test_a_batch_names_a_hundred_faults_at_most(send):
     assert response.status == 422
     if send is not produce_json:
         assert len(faults_of(response)) == 100
+
+
+class ServiceInTurns(Service):
+    """A service that takes one turn of the reactor after the other."""
+
+    make_clock = ClockInTurns
+
+    def request(self, method, target="/", headers=(), body=None):
+        # The request arrives in the first one.
+        self.turns = 1
+        connection = self.connect()
+        connection.send(request_bytes(method, target, headers, body))
+        while not connection.sent:
+            self.clock.take()
+            self.turns += 1
+        (response,) = connection.responses([method])
+        return response
+
+
+@pytest.mark.parametrize("send", [lines, events, produce_json])
+def test_each_content_whose_faults_are_named_takes_a_turn_of_its_own(send):
+    service = ServiceInTurns(schemas={"orders": ORDER}, broker=PromptBroker())
+    assert send(service, *[WRONG] * 9).status == 422
+    assert service.turns >= 9
 
 
 def test_the_faults_of_one_content_are_a_hundred_at_most():

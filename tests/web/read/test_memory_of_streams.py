@@ -62,6 +62,24 @@ def test_streams_that_are_behind_share_what_they_are_sent_and_it_is_counted_once
     assert service.site.body_memory.reserved == 0
 
 
+def test_streams_that_are_behind_share_only_what_both_of_them_want():
+    service = PageService(partitions=2)
+    for partition, key, header in [(0, b"k", b"a"), (0, b"l", b"b"), (0, b"k", b"b"), (1, b"l", b"a")]:
+        # One page has all of them, and JSON has six bytes for each NUL.
+        value = b"%d%b%b" % (partition, key, header) + bytes(14_000)
+        service.topic.publish(partition, value, key, headers=(("h", header),))
+    wanted = {
+        "": ["0ka", "0kb", "0lb", "1la"],
+        "&key=k": ["0ka", "0kb"],
+        "&header=h:a": ["0ka", "1la"],
+        "&key=k&header=h:b": ["0kb"],
+        "&partition=0": ["0ka", "0kb", "0lb"],
+    }
+    links = [opened(service, f"?from=earliest{query}", room=1000, settle_s=0.1) for query in wanted]
+    read_everything(service, links)
+    assert [sorted(value[:3] for value in values_of(link)) for link in links] == list(wanted.values())
+
+
 @pytest.mark.parametrize("version", [b"HTTP/1.1", b"HTTP/1.0"])
 @pytest.mark.parametrize("kind", ["alone", "of a caller"])
 def test_streams_that_are_behind_leave_half_of_the_memory_to_requests(kind, version):
