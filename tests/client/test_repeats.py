@@ -10,11 +10,23 @@ import treq.testing
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet import reactor
+from twisted.internet.defer import Deferred, fail
+from twisted.internet.error import ConnectionLost
 from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.task import Clock
+from twisted.python.failure import Failure
+from twisted.web.client import ResponseFailed
 from twisted.web.resource import Resource
 
-from sampleapp.client import Client, Message, PartlyPublished, ProblemError, ResponseLost, TooManyRequests
+from sampleapp.client import (
+    Client,
+    Message,
+    PartlyPublished,
+    ProblemError,
+    RequestCancelled,
+    ResponseLost,
+    TooManyRequests,
+)
 from sampleapp.messages.idempotency_key import parse_idempotency_key
 from sampleapp.model import RecordMetadata, ReplayedRecord
 from tests.support.client_servers import NDJSON, PROBLEM, V1, listening, problem
@@ -231,6 +243,33 @@ async def test_cancelling_ends_the_repeating():
     publishing.cancel()
     service.clock.advance(60)
     assert len(service.script.requests) == 1
+
+
+class LosingAgent:
+    """Loses the response to the first request, and does not connect for another."""
+
+    def __init__(self):
+        self.requests = 0
+
+    def request(self, *_, **__):
+        self.requests += 1
+        return fail(ResponseFailed([Failure(ConnectionLost())])) if self.requests == 1 else Deferred()
+
+
+@pytest.mark.parametrize("requests", [1, 2])
+def test_cancelling_tells_that_an_earlier_request_may_have_published(requests):
+    clock, agent = Clock(), LosingAgent()
+    client = Client(base_url="https://localhost/", reactor=clock, agent=agent)
+    publishing = client.publish(topic="t", content="c", idempotency_key="k")
+    if requests > 1:
+        clock.advance(1)
+    assert agent.requests == requests
+    publishing.cancel()
+    errors = []
+    publishing.addErrback(lambda failure: errors.append(failure.value))
+    (error,) = errors
+    assert isinstance(error, RequestCancelled)
+    assert error.possibly_published
 
 
 @given(key=st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=255))
