@@ -157,7 +157,7 @@ def test_a_time_that_no_record_had_is_the_time_of_the_copy():
 
 def test_the_fingerprint_of_another_key_is_left_out_since_no_message_may_bring_it():
     text = line(
-        headers={"a": "1", "Idempotency-Fingerprint": "00"},
+        headers={"a": "1", "idempotency-fingerprint": "00"},
         headers_base64=[["b", None], ["idempotency-fingerprint", "AP8="]],
     )
     tombstone = line(content=None, key="k", headers={"idempotency-fingerprint": "00"})

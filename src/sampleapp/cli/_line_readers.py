@@ -218,13 +218,9 @@ class MessageReader:
 
 def _headers(line: _Line) -> dict[str, str] | list[tuple[str, bytes | None]]:
     """Return headers without the fingerprint of an idempotency key, which no message may bring."""
-    texts = {name: text for name, text in (line.headers or {}).items() if _is_own(name)}
-    others = [header for header in line.headers_base64 or () if _is_own(header[0])]
+    texts = {name: text for name, text in (line.headers or {}).items() if name != FINGERPRINT_HEADER}
+    others = [header for header in line.headers_base64 or () if header[0] != FINGERPRINT_HEADER]
     return [*[(name, text.encode()) for name, text in texts.items()], *others] if others else texts
-
-
-def _is_own(name: str) -> bool:
-    return name.lower() != FINGERPRINT_HEADER
 
 
 def _time(written: float | str | UnsetType) -> int | datetime | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Final, TypeAlias
 
 from msgspec import UNSET
@@ -19,8 +19,7 @@ RecordHeaders: TypeAlias = tuple[tuple[str, bytes | None], ...]
 _TRACEPARENT: Final = "traceparent"
 _TRACE: Final = frozenset({_TRACEPARENT, "tracestate"})
 
-_FOR_CALLER: Final = "the service adds the name of the caller to each record"
-_FOR_FINGERPRINT: Final = "the service adds it to records with an Idempotency-Key"
+_RESERVED: Final = 'The header "{name}" is reserved: the service adds {why}. Omit it.'
 
 
 def record_of(message: Message, *, now_ms: int, of_request: RecordHeaders = ()) -> Record:
@@ -66,33 +65,34 @@ def content_pointer(message: Message) -> str:
 
 
 def _own_first(message: Message, of_request: RecordHeaders) -> RecordHeaders:
+    headers, pairs = message.headers, message.headers_base64
     own: RecordHeaders = ()
-    if message.headers is not UNSET:
-        own = tuple([(name, value.encode("utf-8")) for name, value in message.headers.items()])
-    if message.headers_base64 is not UNSET:
-        own += tuple(message.headers_base64)
-    names = [name for name, _ in own]
-    reserved = {FINGERPRINT_HEADER: _FOR_FINGERPRINT}
-    if of_request and of_request[0][0] == CALLER_HEADER:
-        reserved[CALLER_HEADER] = _FOR_CALLER
+    names: Collection[str] = ()
+    if headers is not UNSET:
+        own, names = tuple([(name, value.encode("utf-8")) for name, value in headers.items()]), headers
+    if pairs is not UNSET:
+        own += tuple(pairs)
+        names = dict(own)
+    has_caller = bool(of_request) and of_request[0][0] == CALLER_HEADER
     # A consumer may compare names without regard to case.
-    if not reserved.keys().isdisjoint(map(str.lower, names)):
-        raise InvalidMessage(list(_reserved_faults(message, reserved)))
+    if FINGERPRINT_HEADER in names or (has_caller and CALLER_HEADER in map(str.lower, names)):
+        raise InvalidMessage(list(_reserved_faults(message, has_caller=has_caller)))
     if not of_request:
         return own
     # A tracestate belongs to its own traceparent only (W3C Trace Context, section 3.3).
-    without = _TRACE if _TRACEPARENT in names else {*names}
+    without = _TRACE if _TRACEPARENT in names else names
     return own + tuple([header for header in of_request if header[0] not in without])
 
 
-def _reserved_faults(message: Message, reserved: dict[str, str]) -> Iterator[Fault]:
-    """:param reserved: reasons, by names in lower case."""
+def _reserved_faults(message: Message, *, has_caller: bool) -> Iterator[Fault]:
     places = [(f"/headers/{name}", name) for name in message.headers or ()]
     pairs = message.headers_base64 or ()
     places += [(f"/headers_base64/{index}", name) for index, (name, _) in enumerate(pairs)]
     for at, name in places:
-        if (why := reserved.get(name.lower())) is not None:
-            yield Fault(at, f'The header "{name}" is reserved: {why}. Omit it.')
+        if name == FINGERPRINT_HEADER:
+            yield Fault(at, _RESERVED.format(name=name, why="it to records with an Idempotency-Key"))
+        elif has_caller and name.lower() == CALLER_HEADER:
+            yield Fault(at, _RESERVED.format(name=name, why="the name of the caller to each record"))
 
 
 def length_of(record: Record) -> int:
