@@ -242,8 +242,11 @@ def test_files_are_checked_in_a_thread_one_check_at_a_time_and_none_at_the_end(p
     reactor, source = ReactorWithThreads(), Source()
     threads = reactor.threads
     reloads = Reloads(reactor, run=partial(deferToThreadPool, reactor, threads))
-    reloads.add("the source", source.reload, [str(path)])
+    reloads.add("the log", Source().reload, is_written=True)
     reloads.start()
+    reactor.advance(1)
+    assert threads.waiting == []
+    reloads.add("the source", source.reload, [str(path)])
     replace(path)
     reactor.pump([1, 1, 1])
     assert (source.count, len(threads.waiting)) == (0, 1)

@@ -70,7 +70,9 @@ class _Source:
         self._is_valid = True
 
     async def has_changed(self) -> bool:
-        """Return whether a file has changed since the last call."""
+        """Return whether a file has changed since the last call; at once if it has none."""
+        if not self._signatures:
+            return False
         try:
             before, self._signatures = self._signatures, await self._run(self._read_signatures)
         except CancelledError:

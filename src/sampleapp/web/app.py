@@ -245,8 +245,10 @@ class SampleApp:
         self._produce = ProduceRequests(publisher)
         self._raw_publishing = RawPublishing(publisher, batches, recorded, self._produce, hooks=hooks)
         self.hooks = Hooks(publisher, hooks, recorded)
+        """Receives signed requests."""
         self._topics = Topics(broker, publisher.slices, clock)
         self.schemas = schemas
+        """Of topics; ``None`` if contents are not checked."""
         self._records = RecordReading(
             RecordPages(self.reads, self.feeds, clock=clock, slices=publisher.slices, streams=self.streams),
             RecordStreams(self.reads, self.feeds, streams=self.streams, clock=clock),

@@ -56,6 +56,7 @@ class Hooks:
         """
         self._publisher = publisher
         self.verifier = verifier
+        """``None`` if every request is rejected."""
         self._recorded = recorded
         self.variant: Final = Variant(self._receive, check_head=self._check_head, takes_query=True)
         """Serves ``POST``."""
