@@ -1,4 +1,4 @@
-"""What docstrings say of the code: parameters that there are, and names that there are."""
+"""Docstrings name the parameters of their functions, and other names of the code."""
 
 from __future__ import annotations
 

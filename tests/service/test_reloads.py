@@ -250,7 +250,7 @@ def test_files_are_checked_in_a_thread_one_check_at_a_time_and_none_at_the_end(p
     replace(path)
     reactor.pump([1, 1, 1])
     assert (source.count, len(threads.waiting)) == (0, 1)
-    # The check, and what it leads to.
+    # The check, and the reload after it.
     threads.do_one()
     threads.do_one()
     assert (source.count, threads.waiting) == (1, [])
