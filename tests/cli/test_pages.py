@@ -215,6 +215,15 @@ def test_with_follow_it_prints_what_comes_until_it_is_interrupted(printing):
     assert running.ends == [5]
 
 
+def test_nothing_is_known_of_a_topic_that_could_not_be_read(printing):
+    running = printing(Topic(*RECORDS, errors=[AWAY] * 99), follow=True)
+    running.running.cancel()
+    assert running.ends == [None]
+    running = printing(Topic(*RECORDS), follow=True, start="latest")
+    running.running.cancel()
+    assert running.ends == [0]
+
+
 def test_with_follow_it_goes_on_where_it_was_when_the_service_is_back(printing):
     topic = Topic((0, "a0"))
     running = printing(topic, follow=True, start="latest")

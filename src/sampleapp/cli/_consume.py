@@ -168,7 +168,7 @@ def consume(
 
             client = new_client(url=url, reactor=reactor, token=token)
             printed = await print_pages(selection, client=client, clock=reactor)
-        if not printed:
+        if printed == 0:
             note(f"There are no records in {selection.describe()}{selection.filters()}.")
 
     run(command)

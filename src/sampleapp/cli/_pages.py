@@ -53,13 +53,13 @@ class PageClient(Protocol):
         """See `sampleapp.client.Client.read`."""
 
 
-async def print_pages(selection: Selection, *, client: PageClient, clock: IReactorTime) -> int:
+async def print_pages(selection: Selection, *, client: PageClient, clock: IReactorTime) -> int | None:
     """
     Print the records of a topic.
 
     When the service cannot be reached any more, it is asked again, from the same position, until it answers.
 
-    :return: the number of records.
+    :return: the number of records; ``None`` if it was cancelled before it was known that there are none.
     :raise click.exceptions.Exit: stdout has no reader any more.
     :raise click.ClickException: stdout cannot be written, the topic does not exist, or the service rejects
         the request or cannot be reached at the start; the message says what to do.
@@ -78,7 +78,7 @@ async def print_pages(selection: Selection, *, client: PageClient, clock: IReact
         reading.cancel()
         pages.stop()
         flush_results()
-    return printer.printed
+    return printer.count
 
 
 class _Pages:

@@ -44,6 +44,11 @@ class Printer:
         self._key = key
         self._headers = headers
 
+    @property
+    def count(self) -> int | None:
+        """The number of printed records; ``None`` if no record was printed, but there may be some."""
+        return self.printed if self.printed or self.caught_up_once else None
+
     def record_received(self, record: ConsumerRecord) -> None:
         """Print a record. A slow reader blocks this call, and so slows the broker down."""
         self.received += 1

@@ -117,11 +117,11 @@ async def started_broker(url: str, *, reactor: Any) -> AsyncIterator[IBroker]:
         await broker.stop(deadline_s=STOP_DEADLINE_S)
 
 
-async def print_topic(selection: Selection, *, broker_url: str, reactor: Any) -> int:
+async def print_topic(selection: Selection, *, broker_url: str, reactor: Any) -> int | None:
     """
     Print the records of a topic.
 
-    :return: the number of records.
+    :return: the number of records; ``None`` if it was cancelled before it was known that there are none.
     :raise click.ClickException: the broker's URL is invalid, the broker is not usable, or the topic does not
         exist; the message says why.
     """
@@ -129,7 +129,7 @@ async def print_topic(selection: Selection, *, broker_url: str, reactor: Any) ->
         return await print_topic_of(broker, selection, clock=reactor)
 
 
-async def print_topic_of(broker: IBroker, selection: Selection, *, clock: IReactorTime) -> int:
+async def print_topic_of(broker: IBroker, selection: Selection, *, clock: IReactorTime) -> int | None:
     """
     Print the records of a topic of a started broker; see `print_topic`.
 
@@ -153,7 +153,7 @@ async def print_topic_of(broker: IBroker, selection: Selection, *, clock: IReact
         # The regular end of --follow; otherwise, some records have not been printed.
         if not selection.follow:
             raise
-        return printer.printed
+        return printer.count
     finally:
         beginning.cancel()
         if watching.running:
@@ -169,7 +169,7 @@ async def print_topic_of(broker: IBroker, selection: Selection, *, clock: IReact
         and not subscription.exists()
     ):
         raise await _missing(broker, selection)
-    return printer.printed
+    return printer.count
 
 
 async def _missing(broker: IBroker, selection: Selection) -> CommandFailed:
