@@ -349,7 +349,7 @@ class _Walk:
             return True
         for _, keyword, target in _references(value):
             place = "#".join(_place(uri, target))
-            # A chain of so many references is checked as if it were recursive.
+            # A longer chain of references is checked as if it were recursive.
             if keyword in _DYNAMIC or place in above or len(above) >= _LONGEST_CHAIN:
                 return True
             if place not in self._done and self.is_recursive(place, (*above, place)):
@@ -503,7 +503,7 @@ def _not_json(content: bytes, error: Exception) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """Return the reason why the decoder rejects what is JSON."""
+    """Return the reason why the decoder rejects a valid JSON text."""
     text = str(error)
     return text if "out of range" in text else "a string has a lone surrogate, which has no form in UTF-8"
 
