@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import zlib
 
+import lz4.frame
 import pytest
 from aiokafka.record.legacy_records import _LegacyRecordBatchBuilderPy
 from hypothesis import given, settings
@@ -15,7 +16,7 @@ from sampleapp.brokers.kafka.batches import (
     FetchedPage,
     UnreadableBatch,
 )
-from sampleapp.brokers.kafka.batches.compression import compress
+from sampleapp.brokers.kafka.batches.compression import CompressionError, compress, decompress
 from tests.brokers.kafka.batches.encoders import (
     LOG_APPEND_TIME,
     decode,
@@ -28,6 +29,7 @@ from tests.brokers.kafka.batches.encoders import (
 )
 
 OLD_CODECS = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4]
+LZ4_MAGIC = bytes.fromhex("04224d18")
 
 
 def wrapped(codec, inner, *, offset, magic=1, attributes=0, timestamp_ms=1000):
@@ -83,9 +85,38 @@ def test_the_broker_may_have_stamped_a_compressed_message_for_all_inside():
     assert [each.timestamp_ms for each in decode(data).records] == [9000, 9000]
 
 
-def test_lz4_in_format_0_is_not_supported():
-    with pytest.raises(UnreadableBatch, match="lz4 in format 0"):
-        decode(wrapped(Codec.LZ4, message(b"a", offset=0, magic=0), offset=0, magic=0))
+# The frame headers of lz4: magic number, flags, size of blocks, size of the content if the flags say so, and
+# one byte of the checksum (xxHash, 32 bits) of all in front of it: with the magic number, as in format 0.
+@pytest.mark.parametrize(
+    ("header", "options"),
+    [
+        # As Java wrote it.
+        ("04224d1860401a", {"block_size": 4, "block_linked": False}),
+        ("04224d18407073", {"block_size": 7}),
+        ("04224d1868409800000000000000bf", {"block_size": 4, "store_size": True}),
+        (
+            "04224d1874500f",
+            {"block_size": 5, "block_linked": False, "content_checksum": True, "block_checksum": True},
+        ),
+    ],
+)
+@pytest.mark.parametrize("is_valid", [False, True])
+def test_lz4_frames_of_format_0_are_read_with_either_checksum(header, options, is_valid):
+    inner = message(b"a", offset=40, magic=0) + message(b"b" * 99, offset=41, magic=0)
+    frame = lz4.frame.compress(inner, **{"store_size": False, **options})
+    invalid = bytes.fromhex(header) + frame[len(bytes.fromhex(header)) :]
+    assert frame != invalid
+    with pytest.raises(CompressionError):
+        decompress(Codec.LZ4, invalid, limit_bytes=1000)
+    data = message(frame if is_valid else invalid, offset=41, magic=0, attributes=Codec.LZ4.value)
+    assert values(decode(data, position=40)) == [b"a", b"b" * 99]
+
+
+@given(st.binary(max_size=40))
+def test_no_bytes_in_the_place_of_an_lz4_frame_of_format_0_are_a_fault_of_the_service(frame):
+    for data in (frame, LZ4_MAGIC + frame):
+        with pytest.raises(UnreadableBatch):
+            decode(message(data, offset=0, magic=0, attributes=Codec.LZ4.value))
 
 
 @pytest.mark.parametrize(

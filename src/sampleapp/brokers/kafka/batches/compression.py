@@ -30,6 +30,7 @@ __all__ = [
     "compress",
     "decompress",
     "decompressed_chunks",
+    "with_valid_lz4_header",
 ]
 
 # Java's defaults, so that batches from here are as small as those from Java. For lz4, Java's level 9 is the
@@ -59,6 +60,9 @@ _XERIAL = b"\x82SNAPPY\0" + b"\0\0\0\1" + b"\0\0\0\1"
 _XERIAL_MAGIC = _XERIAL[:8]
 _XERIAL_BLOCK = 32 * 1024
 _BLOCK_LENGTH = Struct(">i")
+_LZ4_HEADER_BYTES: Final = 7
+"""Magic number, flags, size of blocks, and a checksum; the size of the content may stand before it."""
+_LZ4_BLOCK_SIZES: Final = range(4, 8)
 
 
 class Codec(Enum):
@@ -166,6 +170,32 @@ def decompressed_chunks(codec: Codec, data: bytes) -> Iterator[bytes]:
             yield from _members(_DECOMPRESSORS[codec], data, first_bytes=_CHUNK_BYTES)
     except _DAMAGED as error:
         raise CompressionError(f"its {codec.name.lower()} data is damaged") from error
+
+
+def with_valid_lz4_header(frame: bytes) -> bytes:
+    """
+    Return an lz4 frame with the header checksum of its specification.
+
+    In messages of format 0, it was calculated from the magic number as well (KIP-57).
+
+    :param frame: with either checksum. A damaged one is returned as it is, or is damaged nevertheless.
+    """
+    flags, block_size = frame[4:6] if len(frame) > _LZ4_HEADER_BYTES else (0, 0)
+    if block_size >> 4 not in _LZ4_BLOCK_SIZES:
+        return frame
+    header = bytes(
+        lz4.frame.LZ4FrameCompressor(
+            block_size=block_size >> 4,
+            block_linked=not flags & 0x20,
+            block_checksum=bool(flags & 0x10),
+            content_checksum=bool(flags & 0x04),
+        ).begin()
+    )
+    # The size of the content may be left out.
+    has_size = bool(flags & 0x08)
+    if frame[:4] + bytes((flags & ~0x08, block_size)) != header[:-1]:
+        return frame
+    return header + frame[_LZ4_HEADER_BYTES + 8 * has_size :]
 
 
 class _Gunzip(GzipDecompressor):

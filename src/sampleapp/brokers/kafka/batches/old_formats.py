@@ -14,7 +14,12 @@ from struct import Struct
 
 import msgspec
 
-from sampleapp.brokers.kafka.batches.compression import Codec, UnsupportedCodec, codec_in, decompress
+from sampleapp.brokers.kafka.batches.compression import (
+    Codec,
+    codec_in,
+    decompress,
+    with_valid_lz4_header,
+)
 from sampleapp.brokers.kafka.batches.layout import (
     FORMAT_AT,
     LENGTH,
@@ -55,8 +60,7 @@ def read_message(data: bytes, where: Where, max_bytes: int) -> Iterator[Consumer
     :raise RecordsError: the message is invalid, or its checksum is wrong.
     :raise CompressionError: its compressed data is damaged.
     :raise BatchTooLarge: the inner messages exceed the limit.
-    :raise UnsupportedCodec: the codec is unknown, or lz4 in format 0, whose frames had a wrong checksum
-        (KAFKA-3160).
+    :raise UnsupportedCodec: the codec is unknown.
     """
     outer = _parse(data)
     codec = codec_in(outer.attributes)
@@ -78,9 +82,10 @@ def read_message(data: bytes, where: Where, max_bytes: int) -> Iterator[Consumer
 def _inside(outer: _Message, codec: Codec, max_bytes: int) -> Iterator[_Message]:
     if outer.value is None:
         raise RecordsError("a compressed message is null")
+    data = outer.value
     if codec is Codec.LZ4 and outer.magic == 0:
-        raise UnsupportedCodec("compressed with lz4 in format 0, whose frames have a wrong checksum")
-    data = decompress(codec, outer.value, limit_bytes=max_bytes)
+        data = with_valid_lz4_header(data)
+    data = decompress(codec, data, limit_bytes=max_bytes)
     last = b""
     for last in _split(data):  # noqa: B007 -- only the last one is needed
         pass
