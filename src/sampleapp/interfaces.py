@@ -178,7 +178,8 @@ class IBroker(Interface):
         """
         Append one record to its topic.
 
-        Records with the same topic and key are appended in the order of the calls.
+        Records with the same topic and key are appended in the order of the calls. One with an identity may
+        be appended after records of later calls.
 
         A record with an identity is appended unless one with the same id was, within the time that the
         broker remembers ids. Then the result is a `sampleapp.model.ReplayedRecord` with the position of the
@@ -196,7 +197,8 @@ class IBroker(Interface):
 
         Records with the same topic and key are appended in their order, after those of earlier calls. If
         accepting them takes more than a few milliseconds, it takes several turns of the reactor, and records
-        of later calls may come between them.
+        of later calls may come between them. Those with an identity have no order with those without one, and
+        records of other calls may come between them.
 
         :param records: records of any topics. The sequence must not change before the Deferred fires.
         :return: fires when the outcome of every record is known, with a list of them in order. The list is

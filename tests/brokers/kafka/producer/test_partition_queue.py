@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections import Counter
+from collections import Counter, defaultdict
 from hashlib import sha256
 
 import pytest
@@ -22,6 +22,7 @@ from twisted.internet.defer import Deferred
 from sampleapp.brokers.kafka.batches import Codec
 from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
 from sampleapp.brokers.kafka.error_code import ErrorCode
+from sampleapp.brokers.kafka.producer.batch_result import BatchResult
 from sampleapp.brokers.kafka.producer.partition_queue import (
     TRANSITIONS,
     IllegalTransition,
@@ -54,6 +55,8 @@ FATES = [
 IDENTIFIED = 17
 """The size of a value whose record has an identity."""
 SIZES = [0, 0, 50, 200, IDENTIFIED]
+REQUESTS = [BatchResult(1), BatchResult(1)]
+"""Requests with a key for many records. A single record is a request of its own."""
 ON_THE_WAY = (QueueState.IN_FLIGHT, QueueState.RESENT, QueueState.ABANDONED)
 
 
@@ -77,6 +80,10 @@ class QueueMachine(RuleBasedStateMachine):
         self.told = set()
         self.flying = None
         """The bytes of the attempt that is under way."""
+        self.batch = []
+        """The values of the last batch."""
+        self.requests = {}
+        """The request of each record with an identity."""
         self.late = []
         """Batches that are still on their way, although nobody waits for their answers."""
         self.next_id = 1000
@@ -91,32 +98,36 @@ class QueueMachine(RuleBasedStateMachine):
     # What happens
 
     @precondition(lambda self: self.queue.state is not QueueState.CLOSED)
-    @rule(sizes=st.lists(st.sampled_from(SIZES), min_size=1, max_size=6))
-    def append(self, sizes):
-        self.put(sizes)
+    @rule(
+        sizes=st.lists(st.sampled_from(SIZES), min_size=1, max_size=6),
+        request=st.sampled_from([None, *REQUESTS]),
+    )
+    def append(self, sizes, request):
+        self.put(sizes, request)
 
     @precondition(lambda self: self.queue.state is not QueueState.CLOSED)
-    @rule(sizes=st.lists(st.sampled_from(SIZES), min_size=1, max_size=6))
+    @rule(sizes=st.lists(st.sampled_from(SIZES[:-1]), min_size=1, max_size=6))
     def extend(self, sizes):
         made = [self.make(size) for size in sizes]
         was_idle = self.queue.state is QueueState.IDLE
         size = sum(pending.size for pending in made)
-        some = any(pending.record.identity for pending in made)
-        assert self.queue.extend(made, size, may_have_identities=some) is was_idle
+        assert self.queue.extend(made, size) is was_idle
 
-    def put(self, sizes):
+    def put(self, sizes, request=None):
         for size in sizes:
-            pending = self.make(size)
+            pending = self.make(size, request)
             was_idle = self.queue.state is QueueState.IDLE
             assert self.queue.append(pending) is was_idle
 
-    def make(self, size):
+    def make(self, size, request=None):
         value = b"%d:" % self.count + b"x" * size
         self.count += 1
         made = record("t", value, key=None)
         if size == IDENTIFIED:
             made = replace(made, identity=identity(value))
-        pending = Pending(made, 36 + len(value), self.now_s + TIMEOUT_S, Deferred())
+        pending = Pending(made, 36 + len(value), self.now_s + TIMEOUT_S, Deferred(), request=request)
+        if size == IDENTIFIED:
+            self.requests[value] = pending.request or pending.response
         self.inside[value] = pending
         return pending
 
@@ -149,6 +160,7 @@ class QueueMachine(RuleBasedStateMachine):
             self.next_id += 1
             self.queue.assign_producer_id(producer_id=self.next_id, epoch=0)
         was_resend = self.queue.state is QueueState.RESEND
+        most = self.queue.next_bytes()
         batch = self.queue.begin_attempt(Codec.NONE)
         data = batch.data
         numbers = struct.unpack_from(">qhi", data, 43)
@@ -159,11 +171,21 @@ class QueueMachine(RuleBasedStateMachine):
         else:
             assert not self.queue.is_batch_identified
             assert numbers[0] < 2**62
+        assert len(data) <= most
         if was_resend:
             assert data == self.last_data
+        else:
+            self.takes_turns(batch)
         assert len(data) <= max(BATCH_BYTES, 61 + 36 + 210)
         assert self.flying is None
         self.flying = self.last_data = data
+
+    def takes_turns(self, batch):
+        """No record without an identity waits for two with one."""
+        was_identified = not self.requests.keys().isdisjoint(self.batch)
+        self.batch = [pending.record.value for pending in batch.records]
+        others_wait = not self.inside.keys() <= {*self.requests, *self.batch}
+        assert not (was_identified and batch.is_identified and others_wait)
 
     def be_answered(self, fate, data):
         is_first = self.queue.state is QueueState.IN_FLIGHT
@@ -180,7 +202,7 @@ class QueueMachine(RuleBasedStateMachine):
             self.leave(rejected, "unsent")
         elif fate == "some rejected" and is_first:
             indexes = data.draw(st.sets(st.integers(0, self.queue.batch_records - 1), min_size=1))
-            expected = [list(self.inside)[index] for index in sorted(indexes)]
+            expected = [self.batch[index] for index in sorted(indexes)]
             rejected, left = self.queue.reject(indexes)
             assert [each.record.value for each in rejected] == expected
             self.leave(rejected, "unsent")
@@ -245,7 +267,7 @@ class QueueMachine(RuleBasedStateMachine):
             if shortened_s is None
             else ShortenedDeadlines(self.now_s - shortened_s + TIMEOUT_S, TIMEOUT_S - 1.5)
         )
-        on_the_way = self.queue.batch_records
+        on_the_way = self.batch if self.queue.batch_records else ()
         expired = self.queue.expire(self.now_s, shortened)
         if expired is not None:
             for pending in expired.unsent:
@@ -257,11 +279,11 @@ class QueueMachine(RuleBasedStateMachine):
             self.leave(expired.unsent, "unsent")
             self.leave(expired.dropped, "unknown")
             assert {each.record.value for each in expired.dropped} <= self.told
-        for enqueue, pending in enumerate(self.inside.values()):
+        for value, pending in self.inside.items():
             if pending.deadline_s <= self.now_s:
-                assert pending.record.value in self.told
-                assert enqueue < on_the_way
-            elif enqueue >= on_the_way:
+                assert value in self.told
+                assert value in on_the_way
+            elif value not in on_the_way:
                 assert shortened_deadline_s(pending, shortened) > self.now_s
 
     @rule(which=st.sampled_from([*[None] * 8, "unsent", "sent", "all"]))
@@ -333,10 +355,11 @@ class QueueMachine(RuleBasedStateMachine):
     @invariant()
     def stores_records_in_order(self):
         if getattr(self, "has_producer_id", False):
-            numbers = [
-                int(value.partition(b":")[0]) for value in self.log.values if not self.may_come_late(value)
-            ]
-            assert numbers == sorted(numbers)
+            by_request = defaultdict(list)
+            for value in self.log.values:
+                if not self.may_come_late(value):
+                    by_request[self.requests.get(value)].append(int(value.partition(b":")[0]))
+            assert all(numbers == sorted(numbers) for numbers in by_request.values())
 
     def may_come_late(self, value):
         """Only a record with an identity that was given up is not fenced."""
@@ -465,10 +488,10 @@ def test_records_whose_callers_were_told_leave_when_their_batch_is_taken_back():
     assert [each.record.value for each in queue.give_up_unsent()] == [b"2"]
 
 
-def test_a_record_with_an_identity_parts_the_batches_around_it_and_takes_no_sequence_number():
+def test_records_with_identities_take_turns_with_the_others_and_take_no_sequence_number():
     queue = PartitionQueue(topic="t", partition=0, batch_bytes=BATCH_BYTES)
     made = [record("t", b"%d" % number) for number in range(5)]
-    made[2] = replace(made[2], identity=identity(b"2"))
+    made[1:3] = [replace(each, identity=identity(each.value)) for each in made[1:3]]
     for each in made:
         queue.append(Pending(each, 40, 1.0, Deferred()))
     queue.assign_producer_id(producer_id=7, epoch=3)
@@ -479,7 +502,26 @@ def test_a_record_with_an_identity_parts_the_batches_around_it_and_takes_no_sequ
         assert len(batch.data) <= size
         found.append((*struct.unpack_from(">qhi", batch.data, 43), len(batch.records)))
         queue.stored()
-    assert found == [(7, 3, 0, 2), (own_producer_id(made[2].identity), 0, 0, 1), (7, 3, 2, 2)]
+    own = [(own_producer_id(each.identity), 0, 0, 1) for each in made[1:3]]
+    assert found == [(7, 3, 0, 3), *own]
+
+
+def test_requests_with_identities_take_turns_and_keep_their_order():
+    queue = PartitionQueue(topic="t", partition=0, batch_bytes=BATCH_BYTES)
+    large, small = BatchResult(4), BatchResult(2)
+    for value, request in [(b"l0", large), (b"l1", large), (b"l2", large), (b"s0", small), (b"s1", small)]:
+        made = replace(record("t", value), identity=identity(value))
+        queue.append(Pending(made, 40, 1.0, Deferred(), request=request))
+    found = []
+    for fate in ["stored", "taken back", "stored", "stored", "stored", "stored"]:
+        [pending] = queue.begin_attempt(Codec.NONE).records
+        found.append(pending.record.value)
+        if fate == "stored":
+            queue.stored()
+        else:
+            queue.try_again_after(0.0, reason=WHY)
+            queue.retry()
+    assert found == [b"l0", b"s0", b"l1", b"s0", b"l2", b"s1"]
 
 
 def test_a_record_with_an_identity_that_is_taken_back_still_takes_no_sequence_number():

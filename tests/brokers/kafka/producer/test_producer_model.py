@@ -141,6 +141,8 @@ class ProducerMachine(RuleBasedStateMachine):
         self.world.decide(lambda: self.fates.pop(0) if self.fates else Fate.ANSWERED)
         self.records, self.told, self.answers = [], [], []
         self.taken_in_gradually = []
+        self.calls = []
+        """The records of each call with many."""
 
     # Callers
 
@@ -175,6 +177,7 @@ class ProducerMachine(RuleBasedStateMachine):
         if count > TAKEN_IN_AT_ONCE:
             self.taken_in_gradually += [range(first, first + count)]
             kinds = [kind for kind in kinds if kind != "large"] or ["plain"]
+        self.calls += [range(first, first + count)]
         some = [self.make(kinds[n % len(kinds)], keys[n % len(keys)]) for n in range(count)]
 
         def tell(result):
@@ -321,7 +324,10 @@ class ProducerMachine(RuleBasedStateMachine):
             stored = [int(value.partition(b":")[0]) for value in log.values]
             kept = [n for n in stored if self.records[n].identity is None or is_told_of(self.told[n])]
             alone = {*kept}.difference(*self.taken_in_gradually)
-            for key, call in product(KEYS[:3], [alone, *self.taken_in_gradually]):
+            plain = {n for n in kept if self.records[n].identity is None}
+            gradually = [{*call} & plain for call in self.taken_in_gradually]
+            identified = [{*call} - plain for call in self.calls]
+            for key, call in product(KEYS[:3], [alone & plain, *gradually, *identified]):
                 numbers = [n for n in kept if n in call and self.records[n].key == key]
                 assert numbers == sorted(numbers)
 

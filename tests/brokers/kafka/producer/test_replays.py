@@ -15,6 +15,7 @@ from sampleapp.brokers.kafka.producer import Producer, ProducerSettings, ReplayD
 from sampleapp.brokers.kafka.protocol import Fetched, FetchRequest, ListOffsetsRequest, ProduceRequest
 from sampleapp.errors import (
     BrokerStopped,
+    BrokerUnavailable,
     IdempotencyKeyReused,
     IdempotencyNotSupported,
     OutcomeUnknown,
@@ -229,8 +230,68 @@ def test_records_with_and_without_identity_are_published_together_in_order():
         for number in range(20)
     ]
     [outcomes] = publish_together(world, world.one, records)
-    assert [each.offset for each in outcomes] == [*range(20)]
-    assert world.cluster.values() == [[b"%d" % number for number in range(20)]]
+    [stored] = world.cluster.values()
+    assert [stored[each.offset] for each in outcomes] == [b"%d" % number for number in range(20)]
+    for some in (outcomes[1::3], outcomes[0::3], outcomes[2::3]):
+        assert [each.offset for each in some] == sorted(each.offset for each in some)
+
+
+def begin_many_identified(world, *, requests):
+    """Publish more than a queue should have before others, and wait until some of them are stored."""
+    for name in range(requests):
+        many = [identified(f"{name}-{number}", b"%d-%d" % (name, number)) for number in range(1200)]
+        world.one.publish_many(many)
+    world.advance(0.5)
+    [stored] = world.cluster.values()
+    assert 10 < len(stored) < 100
+    return len(stored)
+
+
+@pytest.mark.parametrize("requests", [1, 3])
+def test_a_single_record_waits_for_one_record_of_large_requests_with_a_key(requests):
+    world = Instances(partitions=1)
+    stored = begin_many_identified(world, requests=requests)
+    plain = [world.one.publish(record("t", b"plain%d" % number, key=b"a")) for number in range(50)]
+    of_a_key = world.one.publish(identified("single"))
+    of_another = world.one.publish(identified("another"))
+    world.advance(0.2)
+    # One is under way, and one may take its turn before the records without a key do.
+    assert [each[0].offset for each in plain] == [*range(plain[0][0].offset, plain[0][0].offset + 50)]
+    assert plain[0][0].offset <= stored + 2
+    # Each request has its turn.
+    assert of_a_key[0].offset <= stored + 50 + 2 + requests
+    assert of_another[0].offset <= stored + 50 + 3 + requests
+
+
+def test_records_of_a_request_with_a_key_that_takes_too_long_are_answered_at_its_deadline():
+    world = Instances(partitions=1)
+    found = world.one.publish_many([identified(f"k{n}", b"%d" % n) for n in range(1200)])
+    world.advance(TIMEOUT_S - 0.1)
+    assert found == []
+    assert world.now(world.one, record("t", b"plain")).offset > 100
+    [outcomes] = found
+    stored = [each.offset for each in outcomes if type(each) is RecordMetadata]
+    unsent = [each for each in outcomes if isinstance(each, BrokerUnavailable)]
+    assert len(stored) > 100
+    unknown = [each for each in outcomes if type(each) is PublishTimedOut]
+    # The last ones that were sent are stored, but were not compared in time.
+    assert len(stored) + len(unsent) + len(unknown) == 1200
+    assert len(unknown) < 10
+    assert stored == sorted(stored)
+    assert all("not published" in str(each) for each in unsent)
+    assert world.one.producer.buffered_bytes == 0
+    assert len(world.stored()) <= 1 + len(stored) + len(unknown)
+
+
+def test_draining_waits_for_all_records_of_a_request_with_a_key():
+    world = Instances(partitions=1)
+    found = world.one.publish_many([identified(f"k{n}", b"%d" % n) for n in range(100)])
+    drained = told(world.one.producer.drain())
+    world.advance(0.5)
+    assert (found, drained) == ([], [])
+    world.advance(TIMEOUT_S - 0.5)
+    assert drained == [None]
+    assert [type(each) for each in found[0]] == [RecordMetadata] * 100
 
 
 @pytest.mark.parametrize(

@@ -265,7 +265,11 @@ class Accumulator:
         queue = batch.queue
         if queue is None or queue.state is QueueState.CLOSED:
             self._place(records, now_s)
-        elif queue.extend(records, size, may_have_identities=batch.may_have_identities):
+        elif batch.has_identities:
+            # `any` would stop at the first one.
+            if sum(map(queue.append, records)):
+                self.mark_ready(queue)
+        elif queue.extend(records, size):
             self.mark_ready(queue)
 
     def fail_unqueued(self, batch: PartitionBatch, error: PublishError) -> None:

@@ -33,6 +33,9 @@ the last batches as it did the first time, and rejects everything else. Four rul
    fence: if it arrives after it was given up, it is stored once, and its caller may repeat it. Such a late
    arrival is the only case in which the order is not kept. Otherwise the table below applies unchanged.
 
+   So each of them takes a round trip. They wait in a line of their own, in which requests take turns, and
+   between two of them goes a batch of the other records: one large request with a key delays nobody.
+
 ::
 
           append        begin_attempt            stored, reject, split
@@ -46,8 +49,9 @@ the last batches as it did the first time, and rejects everything else. Four rul
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from enum import Enum
+from itertools import chain
 from typing import Final
 
 from msgspec import Struct
@@ -271,6 +275,8 @@ class Pending(Struct, gc=False):
     """The caller's answer: for this record alone, or for all records published together."""
     index: int = -1
     """The record's index in `BatchResult`."""
+    request: BatchResult | None = None
+    """Of a record with an identity: the request of which it keeps the order."""
 
 
 class Batch(Struct):
@@ -320,6 +326,71 @@ class _Sequence(Struct):
     """The sequence number of the next new record."""
 
 
+class IdentifiedRecords:
+    """Records with identities that wait for one partition: one of each request in turn."""
+
+    __slots__ = ("_by_request", "held")
+
+    def __init__(self) -> None:
+        self._by_request: dict[object, deque[Pending]] = {}
+        """None of the queues is empty; the first one has the next turn."""
+        self.held = 0
+        """The bytes of all records."""
+
+    def __len__(self) -> int:
+        """Return the number of records."""
+        return sum(map(len, self._by_request.values()))
+
+    def __bool__(self) -> bool:
+        """Return ``True`` if there are records."""
+        return bool(self._by_request)
+
+    @property
+    def next_size(self) -> int:
+        """The bytes of the record that `take` would return."""
+        return next(iter(self._by_request.values()))[0].size
+
+    def append(self, pending: Pending) -> None:
+        """Append a record to those of its request."""
+        self._by_request.setdefault(pending.request or pending.response, deque()).append(pending)
+        self.held += pending.size
+
+    def take(self) -> Pending:
+        """Remove and return the next record; its request gets its next turn after the others."""
+        request = next(iter(self._by_request))
+        records = self._by_request.pop(request)
+        pending = records.popleft()
+        self.held -= pending.size
+        if records:
+            self._by_request[request] = records
+        return pending
+
+    def put_back(self, taken: Iterable[Pending]) -> None:
+        """Let a record that `take` has returned be the next of its request."""
+        for pending in taken:
+            self._by_request.setdefault(pending.request or pending.response, deque()).appendleft(pending)
+            self.held += pending.size
+
+    def take_late(self, now_s: float, shortened: ShortenedDeadlines | None) -> list[Pending]:
+        """Remove and return the records whose deadlines have passed, as `take_late` does."""
+        late = [
+            pending
+            for records in self._by_request.values()
+            for pending in take_late(records, now_s, shortened)
+        ]
+        if late:
+            self._by_request = {request: records for request, records in self._by_request.items() if records}
+            self.held -= sum(pending.size for pending in late)
+        return late
+
+    def take_all(self) -> list[Pending]:
+        """Remove and return all records."""
+        found = list(chain.from_iterable(self._by_request.values()))
+        self._by_request.clear()
+        self.held = 0
+        return found
+
+
 def take_late(waiting: deque[Pending], now_s: float, shortened: ShortenedDeadlines | None) -> list[Pending]:
     """
     Remove and return the records whose deadlines have passed.
@@ -347,8 +418,9 @@ class PartitionQueue:
         "_batch_bytes",
         "_batch_bytes_at_most",
         "_failed_leader",
+        "_identified",
         "_is_idempotent",
-        "_may_have_identities",
+        "_is_identified_next",
         "_not_before_s",
         "_reason",
         "_sequence",
@@ -368,8 +440,10 @@ class PartitionQueue:
         self._batch_bytes_at_most = batch_bytes
         self._batch_bytes = batch_bytes
         self._waiting: deque[Pending] = deque()
-        self._may_have_identities = False
-        """``False`` if no waiting record has an identity, so that none has to be looked at."""
+        """Records without an identity."""
+        self._identified = IdentifiedRecords()
+        self._is_identified_next = False
+        """``True`` after a batch of records without an identity."""
         self._batch: Batch | None = None
         self.held = 0
         """The bytes of all its records. Only the queue changes it."""
@@ -395,7 +469,12 @@ class PartitionQueue:
     @property
     def has_full_batch(self) -> bool:
         """``True`` if its records do not fit into one batch."""
-        return self.held > self._batch_bytes
+        return self.bytes_ahead > self._batch_bytes
+
+    @property
+    def bytes_ahead(self) -> int:
+        """The bytes that a record without an identity would wait for."""
+        return self.held - self._identified.held
 
     @property
     def reason(self) -> FailureReason | None:
@@ -405,7 +484,7 @@ class PartitionQueue:
     @property
     def records(self) -> int:
         """The number of its records, including those of the batch."""
-        return len(self._waiting) + self.batch_records
+        return len(self._waiting) + len(self._identified) + self.batch_records
 
     @property
     def batch_records(self) -> int:
@@ -440,7 +519,7 @@ class PartitionQueue:
     def rank(self, now_s: float) -> tuple[bool, bool, int]:
         """Return a sort key for the backlog; keyless records go to the queue with the least (KIP-794)."""
         waits = self.state is QueueState.WAITING_RETRY or self.state is QueueState.UNRESOLVED
-        return waits, self._suspect_until_s > now_s, self.held
+        return waits, self._suspect_until_s > now_s, self.bytes_ahead
 
     def may_retry(self, now_s: float, *, leader: int | None) -> bool:
         """
@@ -457,10 +536,10 @@ class PartitionQueue:
         """Return the maximum size of the next batch, in bytes on the wire."""
         if self._batch is not None:
             return len(self._batch.data)
+        if self._takes_identified:
+            return BATCH_OVERHEAD + self._identified.next_size
         first = self._waiting[0].size if self._waiting else 0
-        if self._may_have_identities and self._waiting and self._waiting[0].record.identity is not None:
-            return BATCH_OVERHEAD + first
-        return BATCH_OVERHEAD + min(self.held, max(self._batch_bytes, first))
+        return BATCH_OVERHEAD + min(self.bytes_ahead, max(self._batch_bytes, first))
 
     # Events
 
@@ -474,22 +553,22 @@ class PartitionQueue:
         to = _AFTER_APPEND.get(state)
         if to is None:
             raise IllegalTransition(state, QueueEvent.APPEND)
-        self._waiting.append(pending)
-        if pending.record.identity is not None:
-            self._may_have_identities = True
+        if pending.record.identity is None:
+            self._waiting.append(pending)
+        else:
+            self._identified.append(pending)
         self.held += pending.size
         if state is to[0]:
             return False
         self.state = to[0]
         return True
 
-    def extend(self, records: Collection[Pending], size: int, *, may_have_identities: bool = False) -> bool:
+    def extend(self, records: Collection[Pending], size: int) -> bool:
         """
-        Append records.
+        Append records without identities.
 
         :param records: at least one, in order.
         :param size: the bytes of all of them.
-        :param may_have_identities: ``False`` if none of them has an identity.
         :return: see `append`.
         """
         state = self.state
@@ -497,8 +576,6 @@ class PartitionQueue:
         if to is None:
             raise IllegalTransition(state, QueueEvent.EXTEND)
         self._waiting.extend(records)
-        if may_have_identities:
-            self._may_have_identities = True
         self.held += size
         if state is to[0]:
             return False
@@ -577,7 +654,7 @@ class PartitionQueue:
         self._attempts = 0
         self._suspect_until_s = 0.0
         self._reason = None
-        self.state = to[0] if self._waiting else to[1]
+        self.state = to[0] if self._waiting or self._identified else to[1]
         return batch
 
     def try_again_after(
@@ -675,7 +752,7 @@ class PartitionQueue:
         to = self._check(QueueEvent.EXPIRE)
         unanswered: list[Pending] = []
         dropped: list[Pending] = []
-        unsent = take_late(self._waiting, now_s, shortened)
+        unsent = take_late(self._waiting, now_s, shortened) + self._identified.take_late(now_s, shortened)
         if unsent:
             self.held -= sum(pending.size for pending in unsent)
         batch = self._batch
@@ -698,8 +775,7 @@ class PartitionQueue:
         :return: these records, which leave the queue.
         """
         to = self._check(QueueEvent.GIVE_UP_UNSENT)
-        unsent = list(self._waiting)
-        self._waiting.clear()
+        unsent = self._take_waiting()
         self.held -= sum(pending.size for pending in unsent)
         self._enter(to)
         return unsent
@@ -732,8 +808,7 @@ class PartitionQueue:
         :return: the records that are certainly not stored, and those that may be; all leave the queue.
         """
         to = self._check(QueueEvent.CLOSE)
-        unsent = list(self._waiting)
-        self._waiting.clear()
+        unsent = self._take_waiting()
         sent = [] if self._batch is None else self._drop_batch().records
         self.held = 0
         self._enter(to)
@@ -752,17 +827,29 @@ class PartitionQueue:
         return to
 
     def _enter(self, to: tuple[QueueState, QueueState]) -> None:
-        self.state = to[0] if self._waiting else to[1]
+        self.state = to[0] if self._waiting or self._identified else to[1]
+
+    @property
+    def _takes_identified(self) -> bool:
+        return bool(self._identified) and (self._is_identified_next or not self._waiting)
+
+    def _take_waiting(self) -> list[Pending]:
+        unsent = [*self._waiting, *self._identified.take_all()]
+        self._waiting.clear()
+        return unsent
 
     def _next_batch(self) -> Batch:
-        waiting, limit = self._waiting, self._batch_bytes - BATCH_OVERHEAD
-        if self._may_have_identities:
-            return self._next_batch_among_identities(limit)
-        if self.held <= limit:
+        is_identified = self._takes_identified
+        self._is_identified_next = not is_identified
+        if is_identified:
+            pending = self._identified.take()
+            return Batch([pending], pending.size, is_identified=True)
+        waiting, limit, ahead = self._waiting, self._batch_bytes - BATCH_OVERHEAD, self.bytes_ahead
+        if ahead <= limit:
             # There is no other batch, so these are all records held.
             records = list(waiting)
             waiting.clear()
-            return Batch(records, self.held)
+            return Batch(records, ahead)
         count = held = 0
         for pending in waiting:
             size = pending.size
@@ -771,20 +858,6 @@ class PartitionQueue:
             held += size
             count += 1
         return Batch([waiting.popleft() for _ in range(count)], held)
-
-    def _next_batch_among_identities(self, limit: int) -> Batch:
-        """Return the first record if it has an identity; otherwise the records in front of the next such."""
-        waiting = self._waiting
-        first = waiting.popleft()
-        batch = Batch([first], first.size, is_identified=first.record.identity is not None)
-        while not batch.is_identified and waiting:
-            pending = waiting[0]
-            if pending.record.identity is not None or batch.held + pending.size > limit:
-                break
-            batch.records.append(waiting.popleft())
-            batch.held += pending.size
-        self._may_have_identities = bool(waiting)
-        return batch
 
     def _drop_batch(self) -> Batch:
         batch, self._batch = self._batch, None
@@ -795,8 +868,11 @@ class PartitionQueue:
 
     def _take_back(self) -> list[Pending]:
         batch = self._drop_batch()
-        self._may_have_identities |= batch.is_identified
-        self._waiting.extendleft(reversed(batch.records[batch.expired :]))
+        left = batch.records[batch.expired :]
+        if batch.is_identified:
+            self._identified.put_back(left)
+        else:
+            self._waiting.extendleft(reversed(left))
         expired = batch.records[: batch.expired]
         self.held += batch.held - sum(pending.size for pending in expired)
         return expired

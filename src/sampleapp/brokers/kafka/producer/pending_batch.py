@@ -180,7 +180,8 @@ class PendingBatch:
 
     def _enqueue(self, batches: Sequence[PartitionBatch]) -> Generator[float, None, None]:
         patient_until_s = self._now_s
-        if self._takes_several_slices:
+        # Records with identities do not delay others in their queues.
+        if self._takes_several_slices and not self._have_identities:
             patient_until_s += _PATIENCE * self._accumulator.delivery_timeout_s
         while batches:
             pause_s = _PAUSE_S
@@ -242,7 +243,7 @@ class PendingBatch:
 
         response: Deferred[RecordMetadata] = Deferred()
         response.addCallback(acknowledged).addBoth(self._put, pending.index)
-        pending.response = response
+        pending.response, pending.request = response, self._outcomes
 
     def _put(self, result: RecordMetadata | Failure, index: int) -> None:
         outcome: object = result.value if isinstance(result, Failure) else result
@@ -257,7 +258,7 @@ class PendingBatch:
         batch = PartitionBatch(
             topic,
             None if partition is None else topic.queues[partition],
-            may_have_identities=self._have_identities,
+            has_identities=self._have_identities,
         )
         self._batches.append(batch)
         return batch

@@ -133,7 +133,7 @@ class Topic:
                 if sticky is None or size > room:
                     extend()
                     sticky = self.queue_for(record, generation=generation, now_s=now_s)
-                    room = self._batch_bytes - (sticky.held if sticky else 0) % self._batch_bytes
+                    room = self._batch_bytes - (sticky.bytes_ahead if sticky else 0) % self._batch_bytes
                 together.append(pending)
                 size += pending.size
                 continue
@@ -159,15 +159,15 @@ class PartitionBatch(Struct):
     """The records that are not queued yet, in order."""
     size: int = 0
     """The bytes of the records that are not queued yet."""
-    may_have_identities: bool = False
-    """``False`` if none of the records has an identity."""
+    has_identities: bool = False
+    """``True`` if a record may have an identity."""
 
     def is_queue_longer_than(self, size: int) -> bool:
-        """Return ``True`` if every queue that the records may go to holds more bytes than this."""
+        """Return ``True`` if more bytes than this are ahead in every queue that the records may go to."""
         if self.queue is not None:
-            return self.queue.held > size
+            return self.queue.bytes_ahead > size
         queues = self.topic.queues
-        return bool(queues) and all(queue.held > size for queue in queues)
+        return bool(queues) and all(queue.bytes_ahead > size for queue in queues)
 
     def reserve(self) -> None:
         """Reserve the room of all records in their queue, if it is known. `take` releases it."""
