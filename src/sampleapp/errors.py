@@ -162,7 +162,7 @@ class IdempotencyKeyReused(RecordRefused):
 
 
 class IdempotencyNotEnabled(RecordRefused):
-    """The topic takes no idempotency keys: the operator has not enabled them for it."""
+    """The topic takes no idempotency keys: not enabled, its records are kept too briefly, or not readable."""
 
 
 class IdempotencyNotSupported(RecordRefused):

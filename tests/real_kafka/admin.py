@@ -12,7 +12,10 @@ from confluent_kafka.admin import (
     AclOperation,
     AclPermissionType,
     AdminClient,
+    AlterConfigOpType,
     ClusterMetadata,
+    ConfigEntry,
+    ConfigResource,
     NewPartitions,
     NewTopic,
     ResourcePatternType,
@@ -76,14 +79,15 @@ class Admin:
             decides.
         :param config: the topic's, with ``_`` for each dot.
         """
-        settings = {name.replace("_", "."): str(value) for name, value in config.items()}
         count = len(assignment) if assignment else partitions
         # Before 2.4 brokers do not choose the number of replicas themselves (KIP-464).
         placed = {"replica_assignment": assignment} if assignment else {"replication_factor": self._replicas}
 
         def created() -> bool:
             try:
-                self._done(self._client.create_topics([NewTopic(topic, count, config=settings, **placed)]))
+                self._done(
+                    self._client.create_topics([NewTopic(topic, count, config=_settings(config), **placed)])
+                )
             except KafkaException as error:
                 # With ZooKeeper, the name of a topic that is gone may be taken for another moment.
                 if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS or self.exists(topic):
@@ -94,6 +98,15 @@ class Admin:
         wait_until(created, f"{topic} can be made")
         wait_until(lambda: len(self.leaders(topic)) == count, f"leaders of {topic}")
         return topic
+
+    def configure(self, topic: str, **config: object) -> None:
+        """:param config: the settings of the topic that change, as of `create`."""
+        changes = [
+            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+            for name, value in _settings(config).items()
+        ]
+        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=changes)
+        self._done(self._client.incremental_alter_configs([resource]))
 
     def delete(self, topic: str) -> None:
         """Delete a topic, and wait until it is gone."""
@@ -224,3 +237,7 @@ class Admin:
     def _done(self, futures: Mapping) -> None:
         for future in futures.values():
             future.result(_TIMEOUT_S)
+
+
+def _settings(config: Mapping[str, object]) -> dict[str, str]:
+    return {name.replace("_", "."): str(value) for name, value in config.items()}

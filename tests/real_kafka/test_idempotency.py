@@ -14,6 +14,7 @@ from sampleapp.errors import IdempotencyKeyReused
 from sampleapp.messages.idempotency_key import IdempotencyScope
 from sampleapp.model import FINGERPRINT_HEADER, RecordMetadata, ReplayedRecord
 from tests.real_kafka.admin import new_topic
+from tests.real_kafka.configuration import PLAIN
 from tests.real_kafka.dropping_proxy import DroppingProxy, Loss
 from tests.real_kafka.reading import read_all
 from tests.real_kafka.service import in_thread, kafka_url
@@ -25,9 +26,9 @@ KEYS = 20
 
 
 @asynccontextmanager
-async def running(cluster, *, addresses=None, **options):
+async def running(cluster, *, listener=PLAIN.name, addresses=None, **options):
     """One more instance."""
-    url = kafka_url(cluster, addresses=addresses, **options)
+    url = kafka_url(cluster, listener, addresses=addresses, **options)
     broker = from_url(url, reactor=reactor, idempotency=SETTINGS)
     broker.start()
     try:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import struct
 
 from sampleapp.brokers.kafka.protocol import (
+    OF_BROKER,
+    OF_TOPIC,
     AbortedTransaction,
     ApiVersions,
     BrokerAddress,
     ClusterMetadata,
+    DescribedConfig,
     Fetched,
     ListedOffset,
     PartitionMetadata,
@@ -21,6 +24,7 @@ from sampleapp.brokers.kafka.protocol import (
 )
 from tests.support.kafka_protocol import (
     API_VERSIONS,
+    DESCRIBE_CONFIGS,
     FETCH,
     INIT_PRODUCER_ID,
     LIST_OFFSETS,
@@ -126,6 +130,18 @@ def api_versions_answer(version):
     return packed("hihhhhhh", 0, 2, 0, 3, 8, 3, 4, 13) + throttle, expected
 
 
+def describe_configs_answer(_):
+    synonym = text("log.retention.ms") + text(None) + packed("b", 5)
+    known = text("retention.ms") + text("3000") + packed("bbbi", 0, 1, 0, 1) + synonym
+    null = text("other") + text(None) + packed("bbbi", 1, 5, 1, 0)
+    topic = packed("h", 0) + text(None) + packed("b", 2) + text("t") + packed("i", 2) + known + null
+    broker = packed("h", 31) + text("No.") + packed("b", 4) + text("7") + packed("i", 0)
+    return packed("ii", 0, 2) + topic + broker, [
+        DescribedConfig(0, OF_TOPIC, "t", {"retention.ms": "3000", "other": None}),
+        DescribedConfig(31, OF_BROKER, "7", {}),
+    ]
+
+
 def init_producer_id_answer(_):
     return packed("ihqh", 0, 0, 4000, 1), ProducerIdentity(0, 4000, 1)
 
@@ -147,6 +163,7 @@ WRITTEN = {
     LIST_OFFSETS.api: list_offsets_answer,
     METADATA.api: metadata_answer,
     API_VERSIONS.api: api_versions_answer,
+    DESCRIBE_CONFIGS.api: describe_configs_answer,
     INIT_PRODUCER_ID.api: init_producer_id_answer,
     SASL_HANDSHAKE.api: sasl_handshake_answer,
     SASL_AUTHENTICATE.api: sasl_authenticate_answer,

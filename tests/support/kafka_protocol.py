@@ -13,7 +13,10 @@ from hypothesis import strategies as st
 
 from sampleapp.brokers.kafka.protocol import (
     LATEST,
+    OF_BROKER,
+    OF_TOPIC,
     ApiVersionsRequest,
+    DescribeConfigsRequest,
     FetchRequest,
     InitProducerIdRequest,
     ListOffsetsRequest,
@@ -38,13 +41,16 @@ FETCH = FetchRequest(
 LIST_OFFSETS = ListOffsetsRequest(topics=[("t", [(3, LATEST)])], read_committed=True)
 METADATA = MetadataRequest(topics=["t"], auto_create=False)
 API_VERSIONS = ApiVersionsRequest(software_name="sampleapp", software_version="0.1.0")
+DESCRIBE_CONFIGS = DescribeConfigsRequest(
+    resources=[(OF_TOPIC, "t", ["retention.ms", "other"]), (OF_BROKER, "7", ["other"])]
+)
 INIT_PRODUCER_ID = InitProducerIdRequest()
 SASL_HANDSHAKE = SaslHandshakeRequest(mechanism="PLAIN")
 SASL_AUTHENTICATE = SaslAuthenticateRequest(token=b"\0user\0password")
 
 REQUESTS = [
     *[PRODUCE, FETCH, LIST_OFFSETS, METADATA, API_VERSIONS],
-    *[INIT_PRODUCER_ID, SASL_HANDSHAKE, SASL_AUTHENTICATE],
+    *[DESCRIBE_CONFIGS, INIT_PRODUCER_ID, SASL_HANDSHAKE, SASL_AUTHENTICATE],
 ]
 
 

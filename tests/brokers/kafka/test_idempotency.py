@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 from twisted.internet.defer import Deferred, succeed
-from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
 from sampleapp.brokers import IdempotencySettings
@@ -18,8 +17,10 @@ from sampleapp.errors import (
 )
 from sampleapp.messages.idempotency_key import IdempotencyScope
 from tests.support.brokers import record
+from tests.support.kafka_simulator import Cluster, SimulatedClient
 
 NOW_S = 1_795_248_000.5
+SET_UP_S = 0.1
 LIMIT_MS = 12 * 3600 * 1000
 SETTINGS = IdempotencySettings(is_enabled_for=lambda topic: topic == "keys", records_per_s=2.0, burst=10)
 
@@ -45,19 +46,35 @@ class FakeProducer:
 
 
 @pytest.fixture
-def clock():
-    return Clock()
+def cluster():
+    cluster = Cluster()
+    cluster.add_partitions(1, topic="keys")
+    cluster.has_readers = True
+    return cluster
 
 
 @pytest.fixture
-def broker(clock):
-    broker = KafkaBroker(
+def clock(cluster):
+    return cluster.clock
+
+
+@pytest.fixture
+def broker(cluster, clock):
+    class Simulated(KafkaBroker):
+        def _new_client(self):
+            return SimulatedClient(cluster)
+
+    broker = Simulated(
         config.parse("kafka://127.0.0.1:1"),
         reactor=clock,
         idempotency=SETTINGS,
-        now=lambda: NOW_S + clock.seconds(),
+        now=lambda: NOW_S + clock.seconds() - SET_UP_S,
     )
     broker._producer = FakeProducer()  # noqa: SLF001 -- nothing else stands between a call and the producer
+    # The topic is asked about once.
+    broker.check_topics(["keys"], identified=True)
+    cluster.run(SET_UP_S)
+    broker._producer.made.clear()  # noqa: SLF001 -- as above
     return broker
 
 

@@ -8,12 +8,15 @@ from itertools import chain
 from typing import TYPE_CHECKING, TypeVar
 from uuid import UUID
 
+from msgspec.structs import replace
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.task import deferLater
 
 from sampleapp.brokers.kafka.cluster_client import RequestFailed
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.protocol import (
+    DescribeConfigsRequest,
+    DescribedConfig,
     Fetched,
     FetchRequest,
     InitProducerIdRequest,
@@ -137,6 +140,8 @@ class SimulatedClient:
         if self.closed:
             return fail(RequestFailed(cluster.down_reason, sent=False))
         cluster.asked.append((node_id, request))
+        if isinstance(request, DescribeConfigsRequest):
+            return self._send(node_id, request, lambda: self._configs(request), timeout_s=timeout_s)
         if isinstance(request, ProduceRequest):
             cluster.produces.append(request)
             return self._send(node_id, request, lambda: self._produce(node_id, request), timeout_s=timeout_s)
@@ -285,6 +290,14 @@ class SimulatedClient:
                 answer.append(Produced(topic, partition, error, offset))
         return ProduceResponse(answer, self.cluster.throttle_ms)
 
+    def _configs(self, request):
+        return [
+            DescribedConfig(found, kind, name, {})
+            if isinstance(found := self.cluster.configs.get((kind, name), {}), int)
+            else DescribedConfig(0, kind, name, {key: found[key] for key in keys if key in found})
+            for kind, name, keys in request.resources
+        ]
+
     def _offsets(self, node_id, request):
         answer = []
         for topic, partitions in request.topics:
@@ -303,9 +316,12 @@ class SimulatedClient:
         if self.cluster.throttled:
             self.cluster.throttled -= 1
             return []
-        ((topic, partitions),) = request.topics
         answer, room, empty = [], request.max_bytes, True
-        for number, offset in partitions:
+        asked = ((topic, *each) for topic, partitions in request.topics for each in partitions)
+        for topic, number, offset in asked:
+            if topic in self.cluster.unreadable:
+                answer.append(Fetched(topic, number, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+                continue
             log = self._log(
                 node_id, topic, number, request.topic_ids.get(topic), epochs=request.leader_epochs
             )
@@ -313,9 +329,10 @@ class SimulatedClient:
                 answer.append(Fetched(topic, number, log))
                 continue
             most = min(room, request.partition_max_bytes)
-            answer.append(
-                log.fetched(number, offset, most, at_least_one=empty, read_committed=request.read_committed)
+            fetched = log.fetched(
+                number, offset, most, at_least_one=empty, read_committed=request.read_committed
             )
+            answer.append(replace(fetched, topic=topic))
             room = max(0, room - len(answer[-1].records))
             empty = empty and not answer[-1].records
         said = any(each.error or each.records for each in answer)

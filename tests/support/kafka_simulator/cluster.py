@@ -66,6 +66,10 @@ class Cluster:
         """How many answers of Metadata do not know the topic, though it is there."""
         self.topic_errors = {}
         """What Metadata says of topics."""
+        self.configs = {}
+        """What DescribeConfigs says of resources, by type and name: settings, or an error code."""
+        self.unreadable = set()
+        """Topics that Fetch may not read."""
         self.unmentioned = set()
         """Partitions that Metadata leaves out, as a broker does that has not heard of them."""
         self.creates_topics = True

@@ -5,12 +5,15 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from os import environ
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from twisted.internet.defer import Deferred, fail, succeed
+from twisted.internet.task import deferLater
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from sampleapp.brokers.kafka.batches import Codec
@@ -23,6 +26,7 @@ from sampleapp.brokers.kafka.connections.failure_reason import address
 from sampleapp.brokers.kafka.consumer import METADATA_INTERVAL_S, Subscription
 from sampleapp.brokers.kafka.descriptions import Descriptions
 from sampleapp.brokers.kafka.error_code import ErrorCode
+from sampleapp.brokers.kafka.idempotent_topics import IdempotentTopics
 from sampleapp.brokers.kafka.producer import Producer, ProducerSettings, ReplayDetection
 from sampleapp.brokers.kafka.producer.results import rejection
 from sampleapp.brokers.kafka.reader import TopicReader
@@ -30,14 +34,11 @@ from sampleapp.brokers.shared.health import WRITING, HealthTracker
 from sampleapp.brokers.shared.idempotency import IdempotencySettings
 from sampleapp.brokers.shared.stopping import Stopping
 from sampleapp.brokers.shared.subscriptions import Subscriptions
-from sampleapp.concurrency.token_bucket import Bucket, Rate
 from sampleapp.errors import (
     BrokerStopped,
     BrokerUnavailable,
-    IdempotencyNotEnabled,
     PublishError,
-    RecordRefused,
-    TooManyIdempotencyKeys,
+    PublishTimedOut,
     UnknownTopic,
 )
 from sampleapp.interfaces import IBroker, IMeasured, IRecordObserver, IReloadable, ISubscription, Outcome
@@ -59,15 +60,18 @@ __all__ = ["KafkaBroker"]
 _NOT_STARTED: Final = "The Kafka broker has not started yet."
 _NOT_REACHED: Final = "Kafka has not been reached yet."
 _STOPPED: Final = "The broker was stopped."
+_NOT_KNOWN: Final = (
+    "Kafka did not say in time whether the topic takes idempotency keys; nothing was published."
+)
+_NOT_ANSWERED: Final = (
+    "Kafka did not answer in time. Send the same request again, with the same idempotency key."
+)
 
 CONNECT_TIMEOUT_S: Final = 5.0
-_MOST_AGE_MS: Final = 12 * 3600 * 1000
-"""
-Maximum distance from now of the time of a record with an identity, in milliseconds.
+_TOPIC_CREATION_S: Final = 0.1
+"""Seconds until a broker is asked again about a topic that it does not know yet."""
 
-Kafka remembers a producer id until ``producer.id.expiration.ms``, by default 24 hours, after the time of its
-last record. So an older record would be forgotten too soon, and one in the far future never.
-"""
+T = TypeVar("T")
 
 
 @implementer(IBroker, IMeasured, IReloadable)
@@ -99,10 +103,6 @@ class KafkaBroker:
             identity: seconds since the epoch.
         """
         self._config = config
-        self._now = now
-        self._idempotency = idempotency
-        self._identities: Bucket | None = None
-        """The records with an identity that may be published now, since the first one."""
         self._reactor = reactor
         self._environment = environment
         self._security: CurrentSecurity | None = None
@@ -116,7 +116,12 @@ class KafkaBroker:
         self._sent: Counter[tuple[str, int]] = Counter()
         self._client: AfkakClient | None = None
         self._producer: Producer | None = None
-        self._replays = ReplayDetection(new_client=self._new_client, clock=reactor)
+        self._idempotent_topics = IdempotentTopics(
+            settings=idempotency, new_client=self._new_client, clock=reactor, now=now
+        )
+        self._replays = ReplayDetection(
+            new_client=self._new_client, clock=reactor, not_readable=self._idempotent_topics.forget
+        )
         self._descriptions = Descriptions(new_client=self._new_client, clock=reactor)
         self._reader = TopicReader(
             new_client=self._new_client, clock=reactor, max_batch_bytes=config.max_batch_bytes
@@ -160,9 +165,9 @@ class KafkaBroker:
         if self._producer is None:
             return fail(BrokerUnavailable("The service has not started; the record was not published."))
         if record.identity is not None:
-            error = self._admit([record])
-            if error is not None:
-                return fail(error)
+            return self._publish_identified(
+                [record], partial(self._producer.publish, record), timed_out=Failure
+            )
         return self._producer.publish(record)
 
     def publish_many(self, records: Sequence[Record]) -> Deferred[list[Outcome]]:
@@ -173,9 +178,11 @@ class KafkaBroker:
             return fail(BrokerUnavailable("The service has not started; none of the records was published."))
         identified = [record for record in records if record.identity is not None]
         if identified:
-            error = self._admit(identified)
-            if error is not None:
-                return fail(error)
+            return self._publish_identified(
+                identified,
+                partial(self._producer.publish_many, records),
+                timed_out=lambda error: [error] * len(records),
+            )
         return self._producer.publish_many(records)
 
     def check_topics(
@@ -183,11 +190,13 @@ class KafkaBroker:
     ) -> Deferred[Mapping[str, PublishError]]:
         """See `IBroker.check_topics`."""
         if identified:
-            errors = self._without_identities(topics)
+            errors = self._idempotent_topics.disabled(topics)
             if errors:
                 return succeed(errors)
         if self._producer is None:
             return succeed({name: BrokerUnavailable("The service has not started.") for name in topics})
+        if identified and create and not self._stopping.is_requested:
+            return Deferred.fromCoroutine(self._check_identified(topics, self._producer))
         if create or self._stopping.is_requested:
             return self._producer.check_topics(topics)
         if not self._health_tracker.health().ready:
@@ -267,48 +276,71 @@ class KafkaBroker:
         """See `IBroker.stop`. Of several calls, the earliest deadline applies."""
         return self._stopping.request(deadline_s=deadline_s)
 
-    def _admit(self, identified: Sequence[Record]) -> PublishError | None:
+    def _publish_identified(
+        self,
+        identified: Sequence[Record],
+        publish: Callable[[], Deferred[T]],
+        *,
+        timed_out: Callable[[PublishError], T | Failure],
+    ) -> Deferred[T]:
         """
-        Charge records with an identity to their rate.
+        Publish records, if those with an identity may be.
 
-        :return: the error if not all of them may be published; then none is charged.
+        :param timed_out: returns the result if the outcome is not known at the deadline. It begins when the
+            topics are asked about, before the producer's own.
         """
-        for error in self._without_identities({record.topic for record in identified}).values():
-            return error
-        now_ms = int(self._now() * 1000)
-        if any(abs(record.timestamp_ms - now_ms) > _MOST_AGE_MS for record in identified):
-            return RecordRefused(
-                "With an idempotency key, the time of a message must be within 12 hours of now, since Kafka "
-                "forgets a key by the time of its message. Nothing was published."
-            )
-        total, most, now_s = len(identified), self._idempotency.burst, self._reactor.seconds()
-        if total > most:
-            return RecordRefused(
-                f"A request with an idempotency key may have up to {most} messages; this one has {total}. "
-                "Nothing was published."
-            )
-        if self._identities is None:
-            rate = Rate(self._idempotency.records_per_s, self._idempotency.burst)
-            self._identities = Bucket(rate, now_s=now_s)
-        wait_s = self._identities.wait_s(total, now_s=now_s)
-        if wait_s > 0:
-            return TooManyIdempotencyKeys(
-                "More records with an idempotency key than this service allows; nothing was published.",
-                retry_after_s=wait_s,
-            )
-        self._identities.take(total, now_s=now_s)
-        return None
+        topics = {record.topic for record in identified}
+        if self._idempotent_topics.are_known(topics):
+            error = self._idempotent_topics.admit(identified)
+            return publish() if error is None else fail(error)
+        deadline_s = self._reactor.seconds() + self._config.delivery_timeout_s
 
-    def _without_identities(self, topics: Collection[str]) -> Mapping[str, PublishError]:
-        """Return an error for each topic that takes no identities."""
-        return {
-            topic: IdempotencyNotEnabled(
-                f"The topic {topic} takes no idempotency keys; the operator can enable them with "
-                "--idempotent-topic."
+        def learnt(errors: Mapping[str, PublishError]) -> Deferred[T]:
+            error = next(iter(errors.values()), None) or self._idempotent_topics.admit(identified)
+            if error is not None:
+                return fail(error)
+            return publish().addTimeout(
+                max(0.0, deadline_s - self._reactor.seconds()),
+                self._reactor,
+                onTimeoutCancel=lambda *_: timed_out(PublishTimedOut(_NOT_ANSWERED)),
             )
-            for topic in topics
-            if not self._idempotency.is_enabled_for(topic)
-        }
+
+        return self._learn(topics).addCallback(learnt)
+
+    async def _check_identified(
+        self, topics: Collection[str], producer: Producer
+    ) -> Mapping[str, PublishError]:
+        known = self._idempotent_topics.are_known(topics)
+        errors = self._idempotent_topics.rejections(topics) if known else await self._learn(topics)
+        return errors or await producer.check_topics(topics)
+
+    def _learn(self, topics: Collection[str]) -> Deferred[Mapping[str, PublishError]]:
+        """
+        Ask about topics of records with an identity, and create those that do not exist.
+
+        :return: fires with the errors of topics that cannot be used, in time for the records. Never fails.
+        """
+        asking = Deferred.fromCoroutine(self._ask_about(topics))
+        return asking.addTimeout(
+            self._config.delivery_timeout_s,
+            self._reactor,
+            onTimeoutCancel=lambda *_: dict.fromkeys(topics, BrokerUnavailable(_NOT_KNOWN)),
+        )
+
+    async def _ask_about(self, topics: Collection[str]) -> Mapping[str, PublishError]:
+        while self._producer is not None and not self._stopping.is_requested:
+            try:
+                missing = await self._idempotent_topics.learn(topics)
+            except PublishError as error:
+                return dict.fromkeys(topics, error)
+            errors = self._idempotent_topics.rejections(topics)
+            if errors or not missing:
+                return errors
+            errors = await self._producer.check_topics(missing)
+            if errors:
+                return errors
+            await deferLater(self._reactor, _TOPIC_CREATION_S)
+        return dict.fromkeys(topics, BrokerStopped("The service is stopping."))
 
     async def _check_without_creating(self, topics: Collection[str]) -> Mapping[str, PublishError]:
         errors: dict[str, PublishError] = {}
@@ -352,6 +384,7 @@ class KafkaBroker:
             await reader
         finally:
             await self._replays.stop()
+            await self._idempotent_topics.stop()
             if self._client is not None:
                 await self._client.close()
         self._health_tracker.expect(WRITING, _STOPPED, public_reason=_STOPPED)

@@ -13,6 +13,8 @@ from sampleapp.brokers.kafka.protocol import (
     ApiVersionsRequest,
     BrokerAddress,
     ClusterMetadata,
+    DescribeConfigsRequest,
+    DescribedConfig,
     Fetched,
     FetchRequest,
     InitProducerIdRequest,
@@ -33,6 +35,7 @@ from sampleapp.brokers.kafka.protocol import (
 from tests.support import strategies
 from tests.support.kafka_protocol import (
     API_VERSIONS,
+    DESCRIBE_CONFIGS,
     FETCH,
     INIT_PRODUCER_ID,
     LIST_OFFSETS,
@@ -299,6 +302,44 @@ class TestAnswersAgainstKafkasSchemas:
                 throttle_time=ms(7),
             )
             assert API_VERSIONS.decode(version, kio.dump_answer(response)) == ApiVersions(error, ranges)
+
+        same_fields()
+
+    @each_version(DescribeConfigsRequest)
+    def test_describe_configs(self, oracle, version):
+        kio = oracle("describe_configs", version)
+        values = st.dictionaries(strategies.texts, few_texts, max_size=3)
+        int8s = st.integers(-128, 127)
+        described = st.builds(DescribedConfig, errors, int8s, strategies.texts, values)
+
+        @settings(max_examples=40)
+        @given(st.lists(described, max_size=3), few_texts, st.booleans(), int8s)
+        def same_fields(answer, message, flag, source):
+            response = kio.DescribeConfigsResponse(
+                throttle_time=ms(7),
+                results=tuple(
+                    kio.DescribeConfigsResult(
+                        error_code=kio.error(each.error),
+                        error_message=message,
+                        resource_type=each.resource_type,
+                        resource_name=each.name,
+                        configs=tuple(
+                            kio.DescribeConfigsResourceResult(
+                                name=name,
+                                value=value,
+                                read_only=flag,
+                                config_source=source,
+                                is_sensitive=not flag,
+                                synonyms=(kio.DescribeConfigsSynonym(name=name, value=value, source=source),)
+                                * flag,
+                            )
+                            for name, value in each.values.items()
+                        ),
+                    )
+                    for each in answer
+                ),
+            )
+            assert DESCRIBE_CONFIGS.decode(version, kio.dump_answer(response)) == answer
 
         same_fields()
 

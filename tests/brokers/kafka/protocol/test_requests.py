@@ -9,6 +9,7 @@ from sampleapp.brokers.kafka.protocol import (
     EARLIEST,
     LATEST,
     ApiVersionsRequest,
+    DescribeConfigsRequest,
     FetchRequest,
     InitProducerIdRequest,
     ListOffsetsRequest,
@@ -178,6 +179,28 @@ class TestRequestsAgainstKafkasSchemas:
         kio = oracle("api_versions", version)
         expected = kio.ApiVersionsRequest(client_software_name="sampleapp", client_software_version="0.1.0")
         assert API_VERSIONS.encode(version) == kio.dump(expected)
+
+    @each_version(DescribeConfigsRequest)
+    def test_describe_configs(self, oracle, version):
+        kio = oracle("describe_configs", version)
+        names = st.lists(strategies.texts, max_size=3)
+
+        @settings(max_examples=40)
+        @given(st.lists(st.tuples(st.integers(-128, 127), strategies.texts, names), max_size=3))
+        def same_bytes(resources):
+            expected = kio.DescribeConfigsRequest(
+                resources=tuple(
+                    kio.DescribeConfigsResource(
+                        resource_type=kind, resource_name=name, configuration_keys=tuple(keys)
+                    )
+                    for kind, name, keys in resources
+                ),
+                include_synonyms=False,
+            )
+            request = DescribeConfigsRequest(resources=resources)
+            assert request.encode(version) == kio.dump(expected)
+
+        same_bytes()
 
     @each_version(InitProducerIdRequest)
     def test_init_producer_id(self, oracle, version):

@@ -17,13 +17,14 @@ the cache of topics, partitions and leaders. Overridden are:
 from sampleapp.brokers.kafka.cluster_client.afkak_client import AfkakClient
 from sampleapp.brokers.kafka.cluster_client.call import SERVICE_FAULT, RequestFailed, request_failed
 from sampleapp.brokers.kafka.cluster_client.interfaces import ClusterClient, ConnectionListener
-from sampleapp.brokers.kafka.cluster_client.metadata_loading import ask_one_of
+from sampleapp.brokers.kafka.cluster_client.metadata_loading import MetadataLoads, ask_one_of
 
 __all__ = [
     "SERVICE_FAULT",
     "AfkakClient",
     "ClusterClient",
     "ConnectionListener",
+    "MetadataLoads",
     "RequestFailed",
     "ask_one_of",
     "request_failed",

@@ -35,6 +35,7 @@ from sampleapp.brokers.kafka.protocol import (
     Request,
 )
 from sampleapp.concurrency.backoff import Backoff
+from sampleapp.concurrency.log_limit import LogLimit
 from sampleapp.concurrency.waiters import Waiters
 from sampleapp.errors import IdempotencyKeyReused, OutcomeUnknown, PublishError, PublishTimedOut
 from sampleapp.model import FINGERPRINT_HEADER, Record, RecordMetadata, ReplayedRecord
@@ -91,10 +92,21 @@ class ReplayDetection:
 
     _log = Logger()
 
-    def __init__(self, *, new_client: Callable[[], _Client], clock: IReactorTime) -> None:
-        """:param new_client: makes a client, at the first record with an identity."""
+    def __init__(
+        self,
+        *,
+        new_client: Callable[[], _Client],
+        clock: IReactorTime,
+        not_readable: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """
+        :param new_client: makes a client, at the first record with an identity.
+        :param not_readable: called with the name of a topic that this service is not allowed to read.
+        """
         self._new_client = new_client
         self._clock = clock
+        self._not_readable = not_readable
+        self._limit = LogLimit(clock)
         self._client: _Client | None = None
         self._places = DeferredSemaphore(_MOST_FETCHES)
         self._under_way: set[Deferred[RecordMetadata]] = set()
@@ -226,8 +238,16 @@ class ReplayDetection:
         fetched: Fetched = await self._ask_leader(client, stored, request)
         if fetched.error == ErrorCode.OFFSET_OUT_OF_RANGE:
             await self._require_deleted(client, stored)
+            if self._limit.is_news(stored.topic, "deleted"):
+                self._log.warn(
+                    "Records of the topic {topic} were deleted before their idempotency keys expired. When a "
+                    "Kafka broker restarts or another replica leads, it may forget such keys, and a repeat "
+                    "may make a second record. Delete no younger records than producer.id.expiration.ms.",
+                    topic=stored.topic,
+                )
             return None
         if fetched.error == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            self._not_readable(stored.topic)
             raise OutcomeUnknown(
                 "The record is stored, but this service is not allowed to read the topic, which idempotency "
                 "keys require."

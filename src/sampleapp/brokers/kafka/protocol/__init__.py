@@ -9,6 +9,12 @@ requests, and each request has its own module.
 
 from sampleapp.brokers.kafka.protocol.api_versions import ApiVersions, ApiVersionsRequest, software_version
 from sampleapp.brokers.kafka.protocol.decoder import ProtocolError
+from sampleapp.brokers.kafka.protocol.describe_configs import (
+    OF_BROKER,
+    OF_TOPIC,
+    DescribeConfigsRequest,
+    DescribedConfig,
+)
 from sampleapp.brokers.kafka.protocol.fetch import AbortedTransaction, Fetched, FetchRequest
 from sampleapp.brokers.kafka.protocol.init_producer_id import InitProducerIdRequest, ProducerIdentity
 from sampleapp.brokers.kafka.protocol.list_offsets import EARLIEST, LATEST, ListedOffset, ListOffsetsRequest
@@ -28,6 +34,8 @@ from sampleapp.brokers.kafka.protocol.sasl_handshake import SaslHandshakeRequest
 __all__ = [
     "EARLIEST",
     "LATEST",
+    "OF_BROKER",
+    "OF_TOPIC",
     "REQUIRED",
     "AbortedTransaction",
     "Api",
@@ -35,6 +43,8 @@ __all__ = [
     "ApiVersionsRequest",
     "BrokerAddress",
     "ClusterMetadata",
+    "DescribeConfigsRequest",
+    "DescribedConfig",
     "FetchRequest",
     "Fetched",
     "InitProducerIdRequest",

@@ -1,0 +1,81 @@
+"""DescribeConfigs: reads the configuration of topics and brokers (KIP-133)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from struct import Struct
+from typing import ClassVar
+
+import msgspec
+
+from sampleapp.brokers.kafka.protocol.decoder import Decoder
+from sampleapp.brokers.kafka.protocol.request import Api, Request
+
+__all__ = ["OF_BROKER", "OF_TOPIC", "DescribeConfigsRequest", "DescribedConfig"]
+
+OF_TOPIC = 2
+"""The type of a resource: a topic."""
+OF_BROKER = 4
+"""The type of a resource: a broker, whose name is its node id. Only this broker may be asked."""
+
+_TYPE = Struct(">b")
+_FACTS = Struct(">?b?")
+# The smallest size of an element: its numbers, and the lengths of its strings and arrays.
+_SMALLEST_RESULT = 2 + 2 + _TYPE.size + 2 + 4
+_SMALLEST_CONFIG = 2 + 2 + _FACTS.size + 4
+_SMALLEST_SYNONYM = 2 + 2 + 1
+
+
+class DescribedConfig(msgspec.Struct, frozen=True, gc=False):
+    """The configuration of one resource."""
+
+    error: int
+    resource_type: int
+    """`OF_TOPIC` or `OF_BROKER`."""
+    name: str
+    values: Mapping[str, str | None]
+    """
+    By the name of the setting, with the defaults of the brokers.
+
+    A name that the broker does not know is missing.
+    """
+
+
+class DescribeConfigsRequest(Request[list[DescribedConfig]], frozen=True, kw_only=True):
+    """Ask for settings of topics, and of the broker that is asked. Kafka 1.1 and newer support v1."""
+
+    api: ClassVar[Api] = Api(key=32, name="DescribeConfigs", lowest=1, highest=1)
+
+    resources: Sequence[tuple[int, str, Sequence[str]]]
+    """The type of each resource, its name, and the names of the settings."""
+
+    def _parts(self, version: int) -> Iterable[bytes]:
+        fields = self._fields(version)
+        parts = [fields.count(len(self.resources))]
+        for resource_type, name, keys in self.resources:
+            parts += (_TYPE.pack(resource_type), fields.string(name), fields.count(len(keys)))
+            parts += map(fields.string, keys)
+        parts.append(b"\0")  # without synonyms
+        return parts
+
+    def _read(self, version: int, reader: Decoder) -> list[DescribedConfig]:  # noqa: ARG002 -- there is one
+        reader.int32()  # throttle time
+        return [_result(reader) for _ in range(reader.count(_SMALLEST_RESULT))]
+
+
+def _result(reader: Decoder) -> DescribedConfig:
+    error = reader.int16()
+    reader.nullable_string()  # the error's message
+    resource_type, name = reader.int8(), reader.string()
+    values = dict(_setting(reader) for _ in range(reader.count(_SMALLEST_CONFIG)))
+    return DescribedConfig(error, resource_type, name, values)
+
+
+def _setting(reader: Decoder) -> tuple[str, str | None]:
+    name, value = reader.string(), reader.nullable_string()
+    reader.fields(_FACTS)  # read-only, source, sensitive
+    for _ in range(reader.count(_SMALLEST_SYNONYM)):
+        reader.string()
+        reader.nullable_string()
+        reader.int8()
+    return name, value
