@@ -85,6 +85,8 @@ class KafkaMeasures(Measures, frozen=True, kw_only=True):
     """The seconds of pause that brokers have asked for because of a quota."""
     acknowledgement_s: Distribution
     """The seconds from sending a Produce request until its response."""
+    clock_ahead_s: float | None
+    """The seconds by which the clock of this service is ahead of Kafka's; ``None`` if not known."""
 
 
 class SQLiteMeasures(Measures, frozen=True, kw_only=True):

@@ -204,6 +204,8 @@ class Record(Struct, frozen=True, kw_only=True, gc=False):
     value: bytes | None
     timestamp_ms: int
     """When the record was made: milliseconds since the epoch."""
+    has_own_time: bool = False
+    """True if the sender gave the timestamp; otherwise it is the time of this service."""
     headers: tuple[tuple[str, bytes | None], ...] = ()
     """Names and contents, in order. A name may repeat."""
     partition: int | None = None
@@ -434,6 +436,8 @@ class Health(Struct, frozen=True, kw_only=True):
     One sentence each, which may be shown to any caller: without paths, addresses or secrets. Empty also if
     records only cannot be read.
     """
+    warnings: tuple[str, ...] = ()
+    """Problems that do not keep the broker from working now: one sentence each, without paths and secrets."""
 
 
 _LONGEST_TOPIC: Final = 249

@@ -18,6 +18,7 @@ from sampleapp.brokers.kafka.protocol import (
     Produced,
     ProduceResponse,
     ProducerIdentity,
+    Quorum,
     SaslAuthenticated,
     SaslMechanisms,
     TopicMetadata,
@@ -25,6 +26,7 @@ from sampleapp.brokers.kafka.protocol import (
 from tests.support.kafka_protocol import (
     API_VERSIONS,
     DESCRIBE_CONFIGS,
+    DESCRIBE_QUORUM,
     FETCH,
     INIT_PRODUCER_ID,
     LIST_OFFSETS,
@@ -146,6 +148,14 @@ def init_producer_id_answer(_):
     return packed("ihqh", 0, 0, 4000, 1), ProducerIdentity(0, 4000, 1)
 
 
+def describe_quorum_answer(_):
+    states = [packed("iqqq", number, 7, 1000 + number, 500) + b"\0" for number in (1, 2)]
+    # One voter, which leads, and one observer.
+    partition = packed("ihiiq", 0, 0, 1, 4, 7) + b"\2" + states[0] + b"\2" + states[1] + b"\0"
+    topic = b"\x13__cluster_metadata" + b"\2" + partition + b"\0"
+    return b"\0" + packed("h", 0) + b"\2" + topic + b"\0", Quorum(0, 1001)
+
+
 def sasl_handshake_answer(_):
     body = packed("hi", 0, 2) + text("PLAIN") + text("GSSAPI")
     return body, SaslMechanisms(0, ("PLAIN", "GSSAPI"))
@@ -165,6 +175,7 @@ WRITTEN = {
     API_VERSIONS.api: api_versions_answer,
     DESCRIBE_CONFIGS.api: describe_configs_answer,
     INIT_PRODUCER_ID.api: init_producer_id_answer,
+    DESCRIBE_QUORUM.api: describe_quorum_answer,
     SASL_HANDSHAKE.api: sasl_handshake_answer,
     SASL_AUTHENTICATE.api: sasl_authenticate_answer,
 }

@@ -17,6 +17,7 @@ from sampleapp.brokers.kafka.protocol import (
     OF_TOPIC,
     ApiVersionsRequest,
     DescribeConfigsRequest,
+    DescribeQuorumRequest,
     FetchRequest,
     InitProducerIdRequest,
     ListOffsetsRequest,
@@ -45,12 +46,13 @@ DESCRIBE_CONFIGS = DescribeConfigsRequest(
     resources=[(OF_TOPIC, "t", ["retention.ms", "other"]), (OF_BROKER, "7", ["other"])]
 )
 INIT_PRODUCER_ID = InitProducerIdRequest()
+DESCRIBE_QUORUM = DescribeQuorumRequest()
 SASL_HANDSHAKE = SaslHandshakeRequest(mechanism="PLAIN")
 SASL_AUTHENTICATE = SaslAuthenticateRequest(token=b"\0user\0password")
 
 REQUESTS = [
     *[PRODUCE, FETCH, LIST_OFFSETS, METADATA, API_VERSIONS],
-    *[DESCRIBE_CONFIGS, INIT_PRODUCER_ID, SASL_HANDSHAKE, SASL_AUTHENTICATE],
+    *[DESCRIBE_CONFIGS, DESCRIBE_QUORUM, INIT_PRODUCER_ID, SASL_HANDSHAKE, SASL_AUTHENTICATE],
 ]
 
 

@@ -39,6 +39,17 @@ def test_ready_is_200_without_a_reason_and_503_with_all_reasons_otherwise():
     assert response.headers[b"retry-after"] == b"1"
 
 
+def test_ready_has_warnings_for_those_who_may_see_reasons():
+    warnings = ["The clock of this service is 100 s ahead of that of Kafka."]
+    everybody = Probes(get_reasons=list, get_warnings=lambda: warnings)
+    response = everybody.ready(None)
+    assert (response.status, json.loads(response.body)) == (200, {"ready": True, "warnings": warnings})
+    nobody = Probes(get_reasons=list, get_warnings=lambda: warnings, may_see_reasons=lambda _: False)
+    assert json.loads(nobody.ready(None).body) == {"ready": True}
+    failing = Probes(get_reasons=lambda: REASONS, get_warnings=lambda: warnings)
+    assert json.loads(failing.ready(None).body)["reasons"] == REASONS
+
+
 @pytest.mark.parametrize("path", ["/live", "/ready"])
 def test_head_gets_the_same_without_the_body(path):
     service = InMemoryService()

@@ -46,6 +46,7 @@ def record_of(message: Message, *, now_ms: int, of_request: RecordHeaders = ()) 
         key=key_bytes,
         value=content_of(message) if content is UNSET else content.encode("utf-8"),
         timestamp_ms=timestamp,
+        has_own_time=message.timestamp is not UNSET,
         headers=of_request
         if message.headers is UNSET and message.headers_base64 is UNSET
         else _own_first(message, of_request),

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import accumulate
+from math import nan
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from msgspec import Struct
@@ -391,6 +392,10 @@ _KAFKA: Final[Mapping[str, _Metric[KafkaMeasures]]] = {
     "sampleapp_kafka_throttled_seconds": _counter(
         "Seconds of pause that Kafka's brokers have asked for because of a quota.",
         lambda measures: measures.throttled_s,
+    ),
+    "sampleapp_kafka_clock_ahead_seconds": _gauge(
+        "Seconds by which the clock of this service is ahead of Kafka's; negative if behind, NaN if not known.",
+        lambda measures: nan if measures.clock_ahead_s is None else measures.clock_ahead_s,
     ),
 }
 

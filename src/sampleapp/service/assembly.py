@@ -122,6 +122,7 @@ def build(
         get_representation=follower.representation,
         changes=follower.changes,
         get_reasons=readiness.reasons,
+        get_warnings=readiness.warnings,
         reactor=reactor,
         limits=limits,
         recorded=recorded,
@@ -137,7 +138,7 @@ def build(
     )
     admin = _admin(
         config,
-        probes=Probes(get_reasons=readiness.reasons),
+        probes=Probes(get_reasons=readiness.reasons, get_warnings=readiness.warnings),
         metrics=metrics_app,
         new_server=partial(new_server, limits=limits.for_admin()),
         run=run,
@@ -182,6 +183,7 @@ def _web(
     get_representation: GetRepresentation,
     changes: Changes,
     get_reasons: Callable[[], Sequence[str]],
+    get_warnings: Callable[[], Sequence[str]],
     reactor: Any,
     limits: Limits,
     recorded: RecordedFields,
@@ -198,6 +200,7 @@ def _web(
     Create the HTTP interface for callers, on the parts that it uses.
 
     :param get_reasons: returns the reasons why the service is not ready.
+    :param get_warnings: returns problems that do not make it unready.
     :param new_server: `make_server` with the settings that all servers share.
     :param run: calls functions that take long in a thread.
     :param authenticator: authenticates callers; ``None`` if they need no credentials.
@@ -222,6 +225,7 @@ def _web(
     )
     probes = Probes(
         get_reasons=get_reasons,
+        get_warnings=get_warnings,
         may_see_reasons=_every_client if access_control is None else access_control.knows,
     )
     documentation = Documentation(run=run, clock=reactor)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sampleapp.interfaces import IBroker
 from sampleapp.readings.follower import ReadingsFollower
 
@@ -40,3 +42,7 @@ class Readiness:
         if unavailable_reason is not None:
             reasons.append(unavailable_reason)
         return list(dict.fromkeys(reasons))
+
+    def warnings(self) -> Sequence[str]:
+        """Return problems that do not make the service unready; sentences as those of `reasons`."""
+        return self._broker.health().warnings

@@ -287,7 +287,7 @@ class SimulatedClient:
                     error, offset = ErrorCode.MESSAGE_TOO_LARGE, -1
                 else:
                     error, offset = log.append_batch(data)
-                answer.append(Produced(topic, partition, error, offset))
+                answer.append(Produced(topic, partition, error, offset, self.cluster.append_time_ms))
         return ProduceResponse(answer, self.cluster.throttle_ms)
 
     def _configs(self, request):

@@ -50,6 +50,9 @@ class Cluster:
     next answers say, and what becomes of requests.
     """
 
+    append_time_ms = -1
+    """The time of appending that answers of Produce have, as of a topic with ``LogAppendTime``."""
+
     def __init__(self, partitions=1, *, brokers=(1, 2, 3), latency_s=LATENCY_S):
         self.clock = CountingClock()
         self.brokers = brokers

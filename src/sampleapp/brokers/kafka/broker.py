@@ -10,6 +10,7 @@ from os import environ
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from msgspec.structs import replace
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
@@ -17,6 +18,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from sampleapp.brokers.kafka.batches import Codec
+from sampleapp.brokers.kafka.clock_check import ClockCheck
 from sampleapp.brokers.kafka.cluster_client import AfkakClient
 from sampleapp.brokers.kafka.cluster_health import ClusterHealth
 from sampleapp.brokers.kafka.config import KafkaConfig
@@ -100,7 +102,7 @@ class KafkaBroker:
         :param metadata_interval_s: the interval of loading brokers, topics and partitions, in seconds.
         :param idempotency: for records that are sent again.
         :param now: returns the time of day, which is compared with the timestamps of records with an
-            identity: seconds since the epoch.
+            identity, and with Kafka's: seconds since the epoch.
         """
         self._config = config
         self._reactor = reactor
@@ -122,6 +124,7 @@ class KafkaBroker:
         self._replays = ReplayDetection(
             new_client=self._new_client, clock=reactor, not_readable=self._idempotent_topics.forget
         )
+        self._clock_check = ClockCheck(new_client=self._new_client, clock=reactor, now=now)
         self._descriptions = Descriptions(new_client=self._new_client, clock=reactor)
         self._reader = TopicReader(
             new_client=self._new_client, clock=reactor, max_batch_bytes=config.max_batch_bytes
@@ -146,6 +149,7 @@ class KafkaBroker:
         self._producer = Producer(
             client=self._client,
             replays=self._replays,
+            clock_check=self._clock_check,
             settings=ProducerSettings(
                 buffer_bytes=config.buffer_bytes,
                 delivery_timeout_s=config.delivery_timeout_s,
@@ -157,6 +161,7 @@ class KafkaBroker:
         )
         self._cluster_health.start(client=self._client, listener=self._producer)
         self._subscriptions.start()
+        self._clock_check.start()
 
     def publish(self, record: Record) -> Deferred[RecordMetadata]:
         """See `IBroker.publish`."""
@@ -256,7 +261,8 @@ class KafkaBroker:
 
     def health(self) -> Health:
         """See `IBroker.health`."""
-        return self._health_tracker.health()
+        health, warning = self._health_tracker.health(), self._clock_check.warning
+        return health if warning is None else replace(health, warnings=(warning,))
 
     def measures(self) -> KafkaMeasures:
         """See `IMeasured.measures`."""
@@ -270,6 +276,7 @@ class KafkaBroker:
             batch_bytes=Distribution(BYTES),
             throttled_s=0.0,
             acknowledgement_s=Distribution(SECONDS),
+            clock_ahead_s=None,
         )
 
     def stop(self, *, deadline_s: float) -> Deferred[None]:
@@ -374,6 +381,7 @@ class KafkaBroker:
         subscriptions = Deferred.fromCoroutine(self._subscriptions.stop())
         descriptions = self._descriptions.stop()
         reader = self._reader.stop()
+        clock_check = self._clock_check.stop()
         self._cluster_health.stop()
         try:
             if self._producer is not None:
@@ -382,6 +390,7 @@ class KafkaBroker:
             await subscriptions
             await descriptions
             await reader
+            await clock_check
         finally:
             await self._replays.stop()
             await self._idempotent_topics.stop()

@@ -154,7 +154,12 @@ async def test_records_that_the_broker_names_are_rejected_and_the_others_publish
 
 @pytest.mark.parametrize(
     ("code", "error"),
-    [(ErrorCode.MESSAGE_TOO_LARGE, RecordTooLarge), (ErrorCode.INVALID_RECORD, RecordRefused)],
+    [
+        (ErrorCode.MESSAGE_TOO_LARGE, RecordTooLarge),
+        (ErrorCode.INVALID_RECORD, RecordRefused),
+        # The time is that of the service, not the sender's.
+        (ErrorCode.INVALID_TIMESTAMP, BrokerUnavailable),
+    ],
 )
 @pytest_twisted.ensureDeferred
 async def test_a_single_record_that_is_rejected_is_not_sent_again(mock, code, error):

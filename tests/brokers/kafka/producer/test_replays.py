@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from twisted.python.failure import Failure
 
+from sampleapp.brokers.kafka.clock_check import ClockCheck
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.producer import Producer, ProducerSettings, ReplayDetection
 from sampleapp.brokers.kafka.protocol import Fetched, FetchRequest, ListOffsetsRequest, ProduceRequest
@@ -36,9 +38,13 @@ class Instance:
 
     def __init__(self, cluster, **options):
         self.replays = ReplayDetection(new_client=lambda: SimulatedClient(cluster), clock=cluster.clock)
+        self.clock_check = ClockCheck(
+            new_client=lambda: SimulatedClient(cluster), clock=cluster.clock, now=time.time
+        )
         self.producer = Producer(
             client=SimulatedClient(cluster),
             replays=self.replays,
+            clock_check=self.clock_check,
             settings=ProducerSettings(**{**SETTINGS, **options}),
             clock=cluster.clock,
         )

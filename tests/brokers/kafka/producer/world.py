@@ -8,6 +8,7 @@ from collections import Counter
 from twisted.python.failure import Failure
 
 from sampleapp.brokers.kafka.batches import Codec
+from sampleapp.brokers.kafka.clock_check import ClockCheck
 from sampleapp.brokers.kafka.producer import Producer, ProducerSettings, ReplayDetection
 from sampleapp.brokers.kafka.producer.partitioner import partition_for_key
 from sampleapp.brokers.kafka.protocol import ProduceRequest
@@ -28,6 +29,8 @@ __all__ = [
 
 TIMEOUT_S = 2.0
 LATENCY_S = 0.01
+NOW_S = 1_795_000_000.0
+"""The time of day when the clock is at 0."""
 SETTINGS = {
     "buffer_bytes": 64 * 1024 * 1024,
     "delivery_timeout_s": TIMEOUT_S,
@@ -60,9 +63,15 @@ class World:
         self.clock = self.cluster.clock
         self.client = client(self.cluster)
         self.replays = ReplayDetection(new_client=lambda: SimulatedClient(self.cluster), clock=self.clock)
+        self.clock_check = ClockCheck(
+            new_client=lambda: SimulatedClient(self.cluster),
+            clock=self.clock,
+            now=lambda: NOW_S + self.clock.seconds(),
+        )
         self.producer = Producer(
             client=self.client,
             replays=self.replays,
+            clock_check=self.clock_check,
             settings=ProducerSettings(**{**SETTINGS, **settings}),
             clock=self.clock,
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+
 import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,6 +17,7 @@ from sampleapp.brokers.kafka.protocol import (
     ClusterMetadata,
     DescribeConfigsRequest,
     DescribedConfig,
+    DescribeQuorumRequest,
     Fetched,
     FetchRequest,
     InitProducerIdRequest,
@@ -26,6 +29,7 @@ from sampleapp.brokers.kafka.protocol import (
     ProduceRequest,
     ProduceResponse,
     ProducerIdentity,
+    Quorum,
     SaslAuthenticated,
     SaslAuthenticateRequest,
     SaslHandshakeRequest,
@@ -36,6 +40,7 @@ from tests.support import strategies
 from tests.support.kafka_protocol import (
     API_VERSIONS,
     DESCRIBE_CONFIGS,
+    DESCRIBE_QUORUM,
     FETCH,
     INIT_PRODUCER_ID,
     LIST_OFFSETS,
@@ -351,6 +356,45 @@ class TestAnswersAgainstKafkasSchemas:
         )
         expected = ProducerIdentity(14, 2**40, 3)
         assert INIT_PRODUCER_ID.decode(version, kio.dump_answer(response)) == expected
+
+    @each_version(DescribeQuorumRequest)
+    def test_describe_quorum(self, oracle, version):
+        kio = importlib.import_module(f"kio.schema.describe_quorum.v{version}.response")
+        other = oracle("describe_quorum", version)
+
+        def answer(*, error=0, of_partition=0, leader=2):
+            states = [
+                kio.ReplicaState(
+                    replica_id=number,
+                    log_end_offset=7,
+                    last_fetch_timestamp=1000 + number,
+                    last_caught_up_timestamp=500,
+                )
+                for number in (1, 2, 3)
+            ]
+            partition = kio.PartitionData(
+                partition_index=0,
+                error_code=other.error(of_partition),
+                leader_id=leader,
+                leader_epoch=4,
+                high_watermark=7,
+                current_voters=tuple(states[:2]),
+                observers=tuple(states[2:]),
+            )
+            topic = kio.TopicData(topic_name="__cluster_metadata", partitions=(partition,))
+            return other.dump_answer(
+                kio.DescribeQuorumResponse(error_code=other.error(error), topics=(topic,))
+            )
+
+        def decoded(**fields):
+            return DESCRIBE_QUORUM.decode(version, answer(**fields))
+
+        # The leader's own entry has the time.
+        assert decoded() == Quorum(0, 1002)
+        assert decoded(leader=3) == Quorum(0, 1003)
+        assert decoded(leader=-1) == Quorum(0, None)
+        assert decoded(error=31) == Quorum(31, None)
+        assert decoded(of_partition=6) == Quorum(6, None)
 
     @each_version(SaslHandshakeRequest)
     def test_sasl_handshake(self, oracle, version):

@@ -10,6 +10,7 @@ from sampleapp.brokers.kafka.protocol import (
     LATEST,
     ApiVersionsRequest,
     DescribeConfigsRequest,
+    DescribeQuorumRequest,
     FetchRequest,
     InitProducerIdRequest,
     ListOffsetsRequest,
@@ -207,6 +208,13 @@ class TestRequestsAgainstKafkasSchemas:
         kio = oracle("init_producer_id", version)
         expected = kio.InitProducerIdRequest(transactional_id=None, transaction_timeout=ms(2**31 - 1))
         assert InitProducerIdRequest().encode(version) == kio.dump(expected)
+
+    @each_version(DescribeQuorumRequest)
+    def test_describe_quorum(self, oracle, version):
+        kio = oracle("describe_quorum", version)
+        partition = kio.PartitionData(partition_index=0)
+        topic = kio.TopicData(topic_name="__cluster_metadata", partitions=(partition,))
+        assert DescribeQuorumRequest().encode(version) == kio.dump(kio.DescribeQuorumRequest(topics=(topic,)))
 
     @each_version(SaslHandshakeRequest)
     def test_sasl_handshake(self, oracle, version):

@@ -17,6 +17,7 @@ from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.interfaces import IReactorTime
 
 from sampleapp.brokers.kafka.batches import Codec
+from sampleapp.brokers.kafka.clock_check import ClockCheck
 from sampleapp.brokers.kafka.cluster_client import ClusterClient
 from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
 from sampleapp.brokers.kafka.producer.accumulator import Accumulator
@@ -72,14 +73,17 @@ class Producer:
         *,
         client: ClusterClient,
         replays: ReplayDetection,
+        clock_check: ClockCheck,
         settings: ProducerSettings,
         clock: IReactorTime,
     ) -> None:
         """
         :param client: for this producer alone; the caller closes it.
         :param replays: for records with an identity; the caller stops it.
+        :param clock_check: is told the times in responses; the caller starts and stops it.
         """
         self._replays = replays
+        self._clock_check = clock_check
         self._accumulator = Accumulator(
             limit_bytes=settings.buffer_bytes,
             delivery_timeout_s=settings.delivery_timeout_s,
@@ -109,6 +113,7 @@ class Producer:
             metadata=self._metadata,
             requests=self._requests,
             codec=settings.codec,
+            clock_check=clock_check,
             clock=clock,
         )
         self._pending_batches: set[PendingBatch] = set()
@@ -140,6 +145,7 @@ class Producer:
             batch_bytes=sent.batch_bytes,
             throttled_s=sent.throttled_s,
             acknowledgement_s=sent.acknowledgement_s,
+            clock_ahead_s=self._clock_check.ahead_s,
         )
 
     def publish(self, record: Record) -> Deferred[RecordMetadata]:

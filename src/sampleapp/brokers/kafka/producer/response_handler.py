@@ -17,6 +17,7 @@ from typing import Final, TypeAlias
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
+from sampleapp.brokers.kafka.clock_check import ClockCheck
 from sampleapp.brokers.kafka.cluster_client import SERVICE_FAULT, RequestFailed
 from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
 from sampleapp.brokers.kafka.error_code import ErrorCode
@@ -24,11 +25,24 @@ from sampleapp.brokers.kafka.producer.accumulator import Accumulator
 from sampleapp.brokers.kafka.producer.delivery_log import DeliveryLog
 from sampleapp.brokers.kafka.producer.idempotence import ProducerIds
 from sampleapp.brokers.kafka.producer.node import BatchToSend
-from sampleapp.brokers.kafka.producer.partition_queue import MAY_BE_SENT, PartitionQueue, QueueState
-from sampleapp.brokers.kafka.producer.results import Action, decide, not_recognised, rejection, unavailable
+from sampleapp.brokers.kafka.producer.partition_queue import (
+    MAY_BE_SENT,
+    PartitionQueue,
+    Pending,
+    QueueState,
+)
+from sampleapp.brokers.kafka.producer.results import (
+    Action,
+    decide,
+    is_own_time_rejected,
+    not_recognised,
+    rejection,
+    unavailable,
+    wrong_clock,
+)
 from sampleapp.brokers.kafka.producer.topic_metadata import TopicMetadata
 from sampleapp.brokers.kafka.protocol import Produced
-from sampleapp.errors import OutcomeUnknown
+from sampleapp.errors import OutcomeUnknown, PublishError
 
 __all__ = ["ResponseHandler", "Responses"]
 
@@ -38,6 +52,7 @@ Responses: TypeAlias = Mapping[tuple[str, int], Produced]
 # Looked up for every batch: before Python 3.12, looking up a member of an Enum is slow.
 _GIVEN_UP: Final = frozenset({QueueState.ABANDONED, QueueState.CLOSED})
 _AT_BROKER: Final = frozenset({QueueState.IN_FLIGHT, QueueState.RESENT})
+_IN_FLIGHT: Final = QueueState.IN_FLIGHT
 _READY: Final = QueueState.READY
 _STORED: Final = int(ErrorCode.NONE)
 
@@ -54,13 +69,18 @@ class ResponseHandler:
         producer_ids: ProducerIds,
         metadata: TopicMetadata,
         delivery_log: DeliveryLog,
+        clock_check: ClockCheck,
         clock: IReactorTime,
     ) -> None:
-        """:param metadata: is told which topics have stale metadata."""
+        """
+        :param metadata: is told which topics have stale metadata.
+        :param clock_check: is told the times in responses.
+        """
         self._accumulator = accumulator
         self._producer_ids = producer_ids
         self._metadata = metadata
         self._delivery_log = delivery_log
+        self._clock_check = clock_check
         self._clock = clock
 
     def settle(
@@ -81,7 +101,7 @@ class ResponseHandler:
                 else:
                     produced = responses.get((queue.topic, queue.partition))
                     if produced is not None and produced.error == _STORED and produced.offset >= 0:
-                        self._stored(queue, produced.offset)
+                        self._stored(queue, produced)
                     else:
                         self._not_stored(queue, node_id, produced)
             except Exception:  # noqa: BLE001, PERF203 -- as in `for_each`; its extra call is saved for each batch
@@ -145,11 +165,14 @@ class ResponseHandler:
         else:
             self.not_sent(queue, node_id, error.reason)
 
-    def _stored(self, queue: PartitionQueue, offset: int) -> None:
+    def _stored(self, queue: PartitionQueue, produced: Produced) -> None:
+        # Of a batch that the broker has recognised, it is the time of the first attempt, or of the records.
+        if produced.timestamp_ms >= 0 and queue.state is _IN_FLIGHT and not queue.is_batch_identified:
+            self._clock_check.observe(produced.timestamp_ms)
         batch = queue.stored()
         if queue.state is _READY:
             self._accumulator.mark_ready(queue)
-        self._accumulator.succeed(batch, topic=queue.topic, partition=queue.partition, offset=offset)
+        self._accumulator.succeed(batch, topic=queue.topic, partition=queue.partition, offset=produced.offset)
         if self._delivery_log.failing:
             self._delivery_log.acknowledged(queue.topic, queue.partition)
 
@@ -209,21 +232,28 @@ class ResponseHandler:
             self._mark_ready(queue)
             self._accumulator.fail(left, _ALREADY_ANSWERED)
             return
-        errors = [rejection(response.error, messages[index]) for index in sorted(messages)]
         rejected, left = queue.reject(messages)
         self._mark_ready(queue)
         self._accumulator.fail(left, _ALREADY_ANSWERED)
-        for pending, error in zip(rejected, errors, strict=True):
-            self._accumulator.fail([pending], error)
+        for pending, index in zip(rejected, sorted(messages), strict=True):
+            self._reject_one(pending, response.error, messages[index])
 
     def _reject(self, queue: PartitionQueue, response: Produced) -> None:
         message = response.message
         if queue.batch_records == 1 and response.record_errors:
             message = response.record_errors[0][1] or message
-        error = rejection(response.error, message)
         rejected, _ = queue.reject()
         self._mark_ready(queue)
-        self._accumulator.fail(rejected, error)
+        for pending in rejected:
+            self._reject_one(pending, response.error, message)
+
+    def _reject_one(self, pending: Pending, code: int, message: str | None) -> None:
+        if is_own_time_rejected(code, message, pending.record):
+            self._clock_check.rejected()
+            error: PublishError = wrong_clock()
+        else:
+            error = rejection(code, message)
+        self._accumulator.fail([pending], error)
 
     def _drop_producer_id(self, queue: PartitionQueue) -> None:
         self._producer_ids.retire(queue.drop_producer_id())

@@ -22,6 +22,7 @@ from sampleapp.errors import (
     TopicNotAuthorized,
     UnknownPartition,
 )
+from sampleapp.model import Record
 
 __all__ = [
     "Action",
@@ -29,10 +30,12 @@ __all__ = [
     "decide",
     "illegal_header",
     "illegal_topic",
+    "is_own_time_rejected",
     "not_recognised",
     "rejection",
     "unavailable",
     "unknown_partition",
+    "wrong_clock",
 ]
 
 
@@ -215,6 +218,27 @@ def rejection(code: int, message: str | None = None) -> PublishError:
         code, (RecordRefused, f"The broker does not take this record ({ErrorCode.name_of(code)}).")
     )
     return kind(f"{sentence} It says: {message}" if message else sentence)
+
+
+def is_own_time_rejected(code: int, message: str | None, record: Record) -> bool:
+    """
+    Return whether the broker rejects a record for a time that this service gave it.
+
+    With the same code, a broker may reject the other records of a batch for something else (KIP-467).
+
+    :param code: Kafka's error code.
+    :param message: the broker's message about this record, if there is one.
+    """
+    is_of_time = message is None or "timestamp" in message.lower()
+    return code == ErrorCode.INVALID_TIMESTAMP and is_of_time and not record.has_own_time
+
+
+def wrong_clock() -> BrokerUnavailable:
+    """Return the error for the caller of a record whose time, given by this service, the broker rejects."""
+    return BrokerUnavailable(
+        "The broker does not take the time that this service gave the record: their clocks differ, or the "
+        "record waited too long. It was not published. Try again when an operator has set the clocks."
+    )
 
 
 def not_recognised(code: int) -> IdempotencyNotSupported:

@@ -20,6 +20,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from sampleapp.brokers.kafka.batches import Codec
+from sampleapp.brokers.kafka.clock_check import ClockCheck
 from sampleapp.brokers.kafka.cluster_client import ClusterClient, RequestFailed, request_failed
 from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
 from sampleapp.brokers.kafka.producer.accumulator import Accumulator
@@ -61,6 +62,7 @@ class Sender:
         metadata: TopicMetadata,
         requests: ProduceRequests,
         codec: Codec,
+        clock_check: ClockCheck,
         clock: IReactorTime,
     ) -> None:
         """:param client: for this sender alone."""
@@ -80,6 +82,7 @@ class Sender:
             producer_ids=producer_ids,
             metadata=metadata,
             delivery_log=self._delivery_log,
+            clock_check=clock_check,
             clock=clock,
         )
         self._slice_call: IDelayedCall | None = None

@@ -15,6 +15,7 @@ from sampleapp.brokers.kafka.protocol.describe_configs import (
     DescribeConfigsRequest,
     DescribedConfig,
 )
+from sampleapp.brokers.kafka.protocol.describe_quorum import DescribeQuorumRequest, Quorum
 from sampleapp.brokers.kafka.protocol.fetch import AbortedTransaction, Fetched, FetchRequest
 from sampleapp.brokers.kafka.protocol.init_producer_id import InitProducerIdRequest, ProducerIdentity
 from sampleapp.brokers.kafka.protocol.list_offsets import EARLIEST, LATEST, ListedOffset, ListOffsetsRequest
@@ -44,6 +45,7 @@ __all__ = [
     "BrokerAddress",
     "ClusterMetadata",
     "DescribeConfigsRequest",
+    "DescribeQuorumRequest",
     "DescribedConfig",
     "FetchRequest",
     "Fetched",
@@ -57,6 +59,7 @@ __all__ = [
     "Produced",
     "ProducerIdentity",
     "ProtocolError",
+    "Quorum",
     "Request",
     "SaslAuthenticateRequest",
     "SaslAuthenticated",
