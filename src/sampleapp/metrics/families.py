@@ -394,7 +394,7 @@ _KAFKA: Final[Mapping[str, _Metric[KafkaMeasures]]] = {
         lambda measures: measures.throttled_s,
     ),
     "sampleapp_kafka_clock_ahead_seconds": _gauge(
-        "Seconds by which the clock of this service is ahead of Kafka's; negative if behind, NaN if not known.",
+        "Seconds by which this service's clock is ahead of Kafka's; negative if behind, NaN if not known.",
         lambda measures: nan if measures.clock_ahead_s is None else measures.clock_ahead_s,
     ),
 }
