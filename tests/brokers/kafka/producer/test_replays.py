@@ -14,6 +14,7 @@ from twisted.python.failure import Failure
 from sampleapp.brokers.kafka.clock_check import ClockCheck
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.producer import Producer, ProducerSettings, ReplayDetection
+from sampleapp.brokers.kafka.producer.replays import with_fingerprint
 from sampleapp.brokers.kafka.protocol import Fetched, FetchRequest, ListOffsetsRequest, ProduceRequest
 from sampleapp.errors import (
     BrokerStopped,
@@ -26,7 +27,7 @@ from sampleapp.errors import (
 )
 from sampleapp.messages.idempotency_key import IdempotencyScope
 from sampleapp.model import FINGERPRINT_HEADER, RecordMetadata, ReplayedRecord
-from tests.brokers.kafka.producer.world import SETTINGS, TIMEOUT_S
+from tests.brokers.kafka.producer.world import SETTINGS, TIMEOUT_S, keys_of
 from tests.support.brokers import record
 from tests.support.kafka_simulator import Cluster, Fate, SimulatedClient
 
@@ -483,12 +484,33 @@ def test_fetches_under_way_are_bounded():
     world.cluster.fates[FetchRequest] = fate
     world.now(world.two, record("t", b"there"))
     there = RecordMetadata(topic="t", partition=0, offset=0)
-    found = [told(replays.resolve(there, fingerprint=b"f", deadline_s=9.0)) for _ in range(50)]
+    sent = with_fingerprint(identified("k"))
+    found = [told(replays.resolve(there, record=sent, deadline_s=9.0)) for _ in range(50)]
     world.advance(1)
     assert len(under_way) == 50
     assert max(under_way) == 16
     assert {type(each) for [each] in found} == {OutcomeUnknown}
     assert replays.when_idle().called
+
+
+def test_records_in_several_partitions_are_fetched_together():
+    world = Instances(partitions=4)
+    keys = keys_of(4)
+    world.now(world.one, identified("first"))
+    world.cluster.asked.clear()
+    found = world.one.publish_many(
+        [identified(f"k{n}", b"%d" % n * (3000 if n == 5 else 1), key=keys[n % 4]) for n in range(80)]
+    )
+    world.advance(TIMEOUT_S)
+    assert [type(each) for each in found[0]] == [RecordMetadata] * 80
+    fetches = [request for _, request in world.cluster.asked if isinstance(request, FetchRequest)]
+    counts = [sum(len(each) for _, each in request.topics) for request in fetches]
+    assert sum(counts) == 80
+    assert len(counts) <= 40
+    again = world.two.publish_many([identified(f"k{n}", b"other", key=keys[n % 4]) for n in range(80)])
+    world.advance(TIMEOUT_S)
+    # Also where the first record is larger than the limit that the other one has.
+    assert [type(each) for each in again[0]] == [IdempotencyKeyReused] * 80
 
 
 @pytest.mark.parametrize("gives_up", [False, True])

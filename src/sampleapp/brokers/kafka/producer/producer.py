@@ -24,7 +24,7 @@ from sampleapp.brokers.kafka.producer.accumulator import Accumulator
 from sampleapp.brokers.kafka.producer.idempotence import ProducerIds
 from sampleapp.brokers.kafka.producer.pending_batch import PendingBatch
 from sampleapp.brokers.kafka.producer.produce_requests import ProduceRequests, Timeouts
-from sampleapp.brokers.kafka.producer.replays import ReplayDetection, fingerprint_of, with_fingerprint
+from sampleapp.brokers.kafka.producer.replays import ReplayDetection, with_fingerprint
 from sampleapp.brokers.kafka.producer.sender import Sender
 from sampleapp.brokers.kafka.producer.topic_metadata import TopicMetadata
 from sampleapp.errors import BrokerStopped, OutcomeUnknown, PublishError
@@ -165,9 +165,7 @@ class Producer:
     def _publish_identified(self, record: Record) -> Deferred[RecordMetadata]:
         deadline_s = self._clock.seconds() + self._accumulator.delivery_timeout_s
         record = with_fingerprint(record)
-        return self._publish(record).addCallback(
-            self._replays.resolve, fingerprint=fingerprint_of(record.headers), deadline_s=deadline_s
-        )
+        return self._publish(record).addCallback(self._replays.resolve, record=record, deadline_s=deadline_s)
 
     def publish_many(self, records: Sequence[Record]) -> Deferred[list[Outcome]]:
         """

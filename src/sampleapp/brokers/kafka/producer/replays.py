@@ -4,26 +4,27 @@ Telling the first record with an identity from one that is sent again.
 The broker answers both with the position of the first (see `partition_queue`). So each record with an
 identity gets a header: a nonce of this attempt, 8 bytes, and the beginning of the identity's fingerprint, 24
 bytes, in hexadecimal digits, since readers get headers that are text in a simpler form. After the
-acknowledgement, the record at that position is fetched. With the nonce of this attempt, it is this record.
-With another nonce and the same digest, this record was sent before. With another digest, another record was
-published with the same key.
+acknowledgement, the record at that position is fetched, in one request with those of other partitions. With
+the nonce of this attempt, it is this record. With another nonce and the same digest, this record was sent
+before. With another digest, another record was published with the same key.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from secrets import token_bytes
 from typing import Any, Final, Protocol
 
 from msgspec.structs import replace
 from twisted.internet import defer
-from twisted.internet.defer import CancelledError, Deferred, DeferredSemaphore, fail, succeed
+from twisted.internet.defer import CancelledError, Deferred, DeferredSemaphore, fail, maybeDeferred, succeed
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from sampleapp.brokers.kafka.batches import UnreadableBatch, read_batches
+from sampleapp.brokers.kafka.batches import BATCH_OVERHEAD, UnreadableBatch, read_batches, record_size
 from sampleapp.brokers.kafka.cluster_client import SERVICE_FAULT, ClusterClient, RequestFailed
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.protocol import (
@@ -46,7 +47,11 @@ _NONCE_BYTES: Final = 8
 _NONCE_DIGITS: Final = 2 * _NONCE_BYTES
 _DIGEST_BYTES: Final = 24
 _MOST_FETCHES: Final = 16
-"""Maximum number of fetches under way: each has a whole record in memory."""
+"""Maximum number of fetches of one record under way: each has a whole record in memory."""
+_SHARED_FETCHES: Final = 2
+"""Maximum fetches of several records under way at one leader, which answers one after the other."""
+_SHARED_BYTES: Final = 1024 * 1024
+"""Maximum size of the answer to one of these."""
 _ATTEMPT_S: Final = 5.0
 _BACKOFF: Final = Backoff(first_s=0.02, max_s=0.4)
 _PATIENT_MS: Final = 300
@@ -76,6 +81,30 @@ def fingerprint_of(headers: tuple[tuple[str, bytes | None], ...]) -> bytes:
 class _Client(ClusterClient, Protocol):
     def close(self) -> Deferred[None]:
         """Close every connection; fires when they are closed."""
+
+
+class _Leader:
+    """The records that wait to be fetched from one leader together."""
+
+    __slots__ = ("under_way", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting: dict[tuple[str, int], deque[tuple[RecordMetadata, int, Deferred[bytes]]]] = {}
+        """Of each partition: places, expected sizes, and who waits."""
+        self.under_way = 0
+        """Requests that are not answered, or will be sent in the next turn of the reactor."""
+
+    def take(self) -> list[tuple[RecordMetadata, int, Deferred[bytes]]]:
+        """Remove and return the next record of each partition, as far as somebody waits for it."""
+        some = []
+        for partition, waiting in list(self.waiting.items()):
+            while waiting and waiting[0][2].called:
+                waiting.popleft()
+            if waiting:
+                some.append(waiting.popleft())
+            if not waiting:
+                del self.waiting[partition]
+        return some
 
 
 class _NotNow(Exception):
@@ -109,18 +138,20 @@ class ReplayDetection:
         self._limit = LogLimit(clock)
         self._client: _Client | None = None
         self._places = DeferredSemaphore(_MOST_FETCHES)
+        self._leaders: dict[int, _Leader] = {}
+        """The leaders at which records are, or will be, fetched together."""
         self._under_way: set[Deferred[RecordMetadata]] = set()
         self._idle: Waiters[None] = Waiters()
         self._is_given_up = False
 
     def resolve(
-        self, metadata: RecordMetadata, *, fingerprint: bytes, deadline_s: float
+        self, metadata: RecordMetadata, *, record: Record, deadline_s: float
     ) -> Deferred[RecordMetadata]:
         """
         Resolve the acknowledgement of a record with an identity.
 
         :param metadata: the position that the broker has answered.
-        :param fingerprint: see `fingerprint_of`.
+        :param record: as `with_fingerprint` has returned it.
         :param deadline_s: when the record's caller must be answered, in seconds of the reactor's clock.
         :return: fires with the metadata if the record is new, or with a `ReplayedRecord`. Fails with
             `IdempotencyKeyReused` if the record there is another one, or `OutcomeUnknown` if it could not be
@@ -131,7 +162,7 @@ class ReplayDetection:
             return fail(PublishTimedOut(_NOT_READ))
         if self._client is None:
             self._client = self._new_client()
-        work = Deferred.fromCoroutine(self._resolve(self._client, metadata, fingerprint))
+        work = Deferred.fromCoroutine(self._resolve(self._client, metadata, record))
         self._under_way.add(work)
         work.addTimeout(left_s, self._clock)
         work.addErrback(self._as_publish_error)
@@ -177,12 +208,16 @@ class ReplayDetection:
         self._log.failure("A bug in the service: fetching a published record failed", failure=failure)
         return Failure(OutcomeUnknown(SERVICE_FAULT.public))
 
-    async def _resolve(self, client: _Client, stored: RecordMetadata, fingerprint: bytes) -> RecordMetadata:
-        await self._places.acquire()
-        try:
-            found = await self._fetch(client, stored)
-        finally:
-            self._places.release()
+    async def _resolve(self, client: _Client, stored: RecordMetadata, record: Record) -> RecordMetadata:
+        fingerprint = fingerprint_of(record.headers)
+        records = await self._fetch_with_others(client, stored, BATCH_OVERHEAD + record_size(record))
+        found = _fingerprint_in(records, stored)
+        if found is None:
+            await self._places.acquire()
+            try:
+                found = await self._fetch(client, stored)
+            finally:
+                self._places.release()
         if found == fingerprint:
             return stored
         if found == b"":
@@ -191,6 +226,64 @@ class ReplayDetection:
         if found is None or found[_NONCE_DIGITS:] == fingerprint[_NONCE_DIGITS:]:
             return ReplayedRecord(topic=stored.topic, partition=stored.partition, offset=stored.offset)
         raise IdempotencyKeyReused("Another record was published with this idempotency key.")
+
+    def _fetch_with_others(self, client: _Client, stored: RecordMetadata, size: int) -> Deferred[bytes]:
+        """
+        Fetch the batch at a position, in one request with those of other partitions of its leader.
+
+        :param size: the expected size of the batch.
+        :return: fires with the batch, and perhaps some of what follows; empty if it must be fetched alone,
+            which alone tells why: it may be larger. Never fails.
+        """
+        node_id = client.leader_of(stored.topic, stored.partition)
+        if node_id is None:
+            return succeed(b"")
+        leader = self._leaders.setdefault(node_id, _Leader())
+        found: Deferred[bytes] = Deferred()
+        leader.waiting.setdefault((stored.topic, stored.partition), deque()).append((stored, size, found))
+        if leader.under_way < _SHARED_FETCHES:
+            leader.under_way += 1
+            # The other records of the same Produce response come in this turn of the reactor.
+            self._clock.callLater(0, self._fetch_next, client, node_id)
+        return found
+
+    def _fetch_next(self, client: _Client, node_id: int) -> None:
+        leader = self._leaders[node_id]
+        some = leader.take()
+        if not some:
+            leader.under_way -= 1
+            if not leader.under_way:
+                del self._leaders[node_id]
+            return
+        by_topic: dict[str, list[tuple[int, int]]] = {}
+        expected: dict[str, Any] = {"topic_ids": {}, "leader_epochs": {}}
+        for stored, _, _ in some:
+            by_topic.setdefault(stored.topic, []).append((stored.partition, stored.offset))
+            for name, known in _expected(client, stored).items():
+                expected[name].update(known)
+        most = max(size for _, size, _ in some)
+        request = FetchRequest(
+            topics=list(by_topic.items()),
+            max_wait_ms=0,
+            min_bytes=1,
+            max_bytes=min(most * len(some), _SHARED_BYTES),
+            partition_max_bytes=most,
+            read_committed=False,
+            **expected,
+        )
+
+        def answered(response: list[Fetched] | Failure) -> None:
+            records = (
+                {}
+                if isinstance(response, Failure)
+                else {(each.topic, each.partition): each.records for each in response if not each.error}
+            )
+            for stored, _, found in some:
+                if not found.called:
+                    found.callback(records.get((stored.topic, stored.partition), b""))
+            self._fetch_next(client, node_id)
+
+        maybeDeferred(client.request, node_id, request, timeout_s=_ATTEMPT_S).addBoth(answered)
 
     async def _fetch(self, client: _Client, stored: RecordMetadata) -> bytes | None:
         """
