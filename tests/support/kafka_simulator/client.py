@@ -13,10 +13,12 @@ from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.task import deferLater
 
 from sampleapp.brokers.kafka.cluster_client import RequestFailed
+from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.protocol import (
     DescribeConfigsRequest,
     DescribedConfig,
+    DescribeQuorumRequest,
     Fetched,
     FetchRequest,
     InitProducerIdRequest,
@@ -41,6 +43,9 @@ __all__ = ["SimulatedClient"]
 
 R = TypeVar("R")
 
+_NO_QUORUM = FailureReason(
+    sentence="It runs with ZooKeeper.", public="It runs with ZooKeeper.", lasting=True, incompatible=True
+)
 _POLL_S = 0.01
 _METADATA_TIMEOUT_S = 5.0
 _FIRST_PRODUCER_ID = 1001
@@ -137,8 +142,8 @@ class SimulatedClient:
 
     def request(self, node_id: int, request: Request[R], *, timeout_s: float) -> Deferred[R]:
         cluster = self.cluster
-        if self.closed:
-            return fail(RequestFailed(cluster.down_reason, sent=False))
+        if self.closed or isinstance(request, DescribeQuorumRequest):
+            return fail(RequestFailed(cluster.down_reason if self.closed else _NO_QUORUM, sent=False))
         cluster.asked.append((node_id, request))
         if isinstance(request, DescribeConfigsRequest):
             return self._send(node_id, request, lambda: self._configs(request), timeout_s=timeout_s)
