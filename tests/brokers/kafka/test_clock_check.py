@@ -19,7 +19,7 @@ from tests.support.kafka_simulator import Fate, reason
 
 
 class FakeClient:
-    """A client of a cluster whose controller has a clock, and which counts what is asked."""
+    """A client of a cluster whose controller has a clock; it counts the requests."""
 
     def __init__(self, world):
         self.world = world
@@ -142,7 +142,7 @@ def test_a_cluster_that_does_not_say_its_time_is_not_asked_again(world, may_see)
     denied = Quorum(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, None)
     world.answer = (lambda: fail(incompatible)) if may_see else (lambda: succeed(denied))
     world.clock.pump([10, *[300] * 5])
-    # A broker that cannot answer is no reason to connect to all of a large cluster.
+    # It does not connect to all brokers of a large cluster.
     assert world.asked == ([1, 2, 3] if may_see else [1])
     assert world.check.warning is None
 

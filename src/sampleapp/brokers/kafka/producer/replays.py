@@ -95,7 +95,7 @@ class _Leader:
         """Requests that are not answered, or will be sent in the next turn of the reactor."""
 
     def take(self) -> list[tuple[RecordMetadata, int, Deferred[bytes]]]:
-        """Remove and return the next record of each partition, as far as somebody waits for it."""
+        """Remove and return the next record of each partition that still has a waiter."""
         some = []
         for partition, waiting in list(self.waiting.items()):
             while waiting and waiting[0][2].called:
