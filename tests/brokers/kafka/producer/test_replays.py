@@ -262,10 +262,10 @@ def test_a_single_record_waits_for_one_record_of_large_requests_with_a_key(reque
     of_a_key = world.one.publish(identified("single"))
     of_another = world.one.publish(identified("another"))
     world.advance(0.2)
-    # One is under way, and one may take its turn before the records without a key do.
+    # One is under way, and one may be sent before the records without a key.
     assert [each[0].offset for each in plain] == [*range(plain[0][0].offset, plain[0][0].offset + 50)]
     assert plain[0][0].offset <= stored + 2
-    # Each request has its turn.
+    # After that, one record of each request is sent in turn.
     assert of_a_key[0].offset <= stored + 50 + 2 + requests
     assert of_another[0].offset <= stored + 50 + 3 + requests
 

@@ -33,8 +33,9 @@ the last batches as it did the first time, and rejects everything else. Four rul
    fence: if it arrives after it was given up, it is stored once, and its caller may repeat it. Such a late
    arrival is the only case in which the order is not kept. Otherwise the table below applies unchanged.
 
-   So each of them takes a round trip. They wait in a line of their own, in which requests take turns, and
-   between two of them goes a batch of the other records: one large request with a key delays nobody.
+   So each of them takes a round trip. They wait in a line of their own, with one record of each request in
+   turn, and a batch of the other records goes between two of them: a large request with a key does not delay
+   other requests.
 
 ::
 
