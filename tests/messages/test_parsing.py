@@ -485,6 +485,7 @@ def test_bytes_are_read_from_base64(content, key, others, slash, is_large):
         key=None if key is ABSENT else key,
         value=content,
         timestamp_ms=others.get("timestamp", 2),
+        has_own_time="timestamp" in others,
         headers=(("a:", b":"),) if "headers" in others else (),
     )
 
