@@ -34,7 +34,6 @@ from sampleapp.brokers.kafka.producer.partition_queue import (
 from sampleapp.brokers.kafka.producer.results import (
     Action,
     decide,
-    is_own_time_rejected,
     not_recognised,
     rejection,
     unavailable,
@@ -42,12 +41,15 @@ from sampleapp.brokers.kafka.producer.results import (
 )
 from sampleapp.brokers.kafka.producer.topic_metadata import TopicMetadata
 from sampleapp.brokers.kafka.protocol import Produced
-from sampleapp.errors import OutcomeUnknown, PublishError
+from sampleapp.errors import BrokerUnavailable, OutcomeUnknown, PublishError
 
 __all__ = ["ResponseHandler", "Responses"]
 
 Responses: TypeAlias = Mapping[tuple[str, int], Produced]
 """A leader's answer for each partition, by topic and number."""
+
+_Errors: TypeAlias = tuple[PublishError, "BrokerUnavailable | None"]
+"""The errors for records with a time of their own, and for the others if their time is rejected."""
 
 # Looked up for every batch: before Python 3.12, looking up a member of an Enum is slow.
 _GIVEN_UP: Final = frozenset({QueueState.ABANDONED, QueueState.CLOSED})
@@ -232,28 +234,31 @@ class ResponseHandler:
             self._mark_ready(queue)
             self._accumulator.fail(left, _ALREADY_ANSWERED)
             return
+        # While the queue has the records, so that a fault leaves none of them without a response.
+        errors = [_errors(response.error, messages[index]) for index in sorted(messages)]
         rejected, left = queue.reject(messages)
         self._mark_ready(queue)
         self._accumulator.fail(left, _ALREADY_ANSWERED)
-        for pending, index in zip(rejected, sorted(messages), strict=True):
-            self._reject_one(pending, response.error, messages[index])
+        for pending, of_record in zip(rejected, errors, strict=True):
+            self._fail_rejected(pending, of_record)
 
     def _reject(self, queue: PartitionQueue, response: Produced) -> None:
         message = response.message
         if queue.batch_records == 1 and response.record_errors:
             message = response.record_errors[0][1] or message
+        errors = _errors(response.error, message)
         rejected, _ = queue.reject()
         self._mark_ready(queue)
         for pending in rejected:
-            self._reject_one(pending, response.error, message)
+            self._fail_rejected(pending, errors)
 
-    def _reject_one(self, pending: Pending, code: int, message: str | None) -> None:
-        if is_own_time_rejected(code, message, pending.record):
-            self._clock_check.rejected()
-            error: PublishError = wrong_clock()
+    def _fail_rejected(self, pending: Pending, errors: _Errors) -> None:
+        error, of_clock = errors
+        if of_clock is None or pending.record.has_own_time:
+            self._accumulator.fail([pending], error)
         else:
-            error = rejection(code, message)
-        self._accumulator.fail([pending], error)
+            self._accumulator.fail([pending], of_clock)
+            self._clock_check.rejected()
 
     def _drop_producer_id(self, queue: PartitionQueue) -> None:
         self._producer_ids.retire(queue.drop_producer_id())
@@ -275,6 +280,10 @@ class ResponseHandler:
     def _mark_ready(self, queue: PartitionQueue) -> None:
         if queue.state is _READY:
             self._accumulator.mark_ready(queue)
+
+
+def _errors(code: int, message: str | None) -> _Errors:
+    return rejection(code, message), wrong_clock(code, message)
 
 
 _ALREADY_ANSWERED: Final = OutcomeUnknown("The broker did not say in time whether the record was stored.")

@@ -22,7 +22,6 @@ from sampleapp.errors import (
     TopicNotAuthorized,
     UnknownPartition,
 )
-from sampleapp.model import Record
 
 __all__ = [
     "Action",
@@ -30,7 +29,6 @@ __all__ = [
     "decide",
     "illegal_header",
     "illegal_topic",
-    "is_own_time_rejected",
     "not_recognised",
     "rejection",
     "unavailable",
@@ -220,21 +218,18 @@ def rejection(code: int, message: str | None = None) -> PublishError:
     return kind(f"{sentence} It says: {message}" if message else sentence)
 
 
-def is_own_time_rejected(code: int, message: str | None, record: Record) -> bool:
+def wrong_clock(code: int, message: str | None = None) -> BrokerUnavailable | None:
     """
-    Return whether the broker rejects a record for a time that this service gave it.
+    Return the error for the caller of a record whose time, given by this service, the broker rejects.
 
     With the same code, a broker may reject the other records of a batch for something else (KIP-467).
 
     :param code: Kafka's error code.
     :param message: the broker's message about this record, if there is one.
+    :return: ``None`` if the broker rejects the record for something else.
     """
-    is_of_time = message is None or "timestamp" in message.lower()
-    return code == ErrorCode.INVALID_TIMESTAMP and is_of_time and not record.has_own_time
-
-
-def wrong_clock() -> BrokerUnavailable:
-    """Return the error for the caller of a record whose time, given by this service, the broker rejects."""
+    if code != ErrorCode.INVALID_TIMESTAMP or (message is not None and "timestamp" not in message.lower()):
+        return None
     return BrokerUnavailable(
         "The broker does not take the time that this service gave the record: their clocks differ, or the "
         "record waited too long. It was not published. Try again when an operator has set the clocks."
