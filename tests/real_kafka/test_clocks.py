@@ -47,6 +47,7 @@ async def test_a_record_is_not_rejected_for_the_clock_of_the_service(one_node):
         assert isinstance(own, BrokerUnavailable)
         assert not own.possibly_published
         assert "clocks" in str(own)
+        await eventually(lambda: broker.health().warnings)
         [warning] = broker.health().warnings
         assert "rejected the time" in warning
         given = replace(stamped(topic, ahead_s=7200), has_own_time=True)
