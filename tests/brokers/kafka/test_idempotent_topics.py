@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from twisted.internet.defer import CancelledError
 from twisted.logger import LogLevel, formatEvent
 from twisted.python.failure import Failure
 
@@ -169,6 +170,17 @@ def test_requests_share_a_question_and_those_without_a_key_ask_nothing(world):
     world.cluster.run(CHECK_AGAIN_S / 2)
     world.publish("later")
     assert len(world.asked()) == 2
+
+
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_a_record_whose_caller_stops_waiting_while_its_topic_is_asked_about_is_published(world, is_alone):
+    sent = world.identified("k")
+    answer = world.broker.publish(sent) if is_alone else world.broker.publish_many([sent])
+    answer.cancel()
+    assert isinstance(*told(answer), CancelledError)
+    world.cluster.run(2)
+    assert world.stored() == 1
+    assert type(world.publish("k")) is ReplayedRecord
 
 
 def test_a_topic_is_asked_about_again_now_and_then_and_no_request_waits_for_it(world):

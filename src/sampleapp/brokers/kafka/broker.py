@@ -312,7 +312,10 @@ class KafkaBroker:
                 onTimeoutCancel=lambda *_: timed_out(PublishTimedOut(_NOT_ANSWERED)),
             )
 
-        return self._learn(topics).addCallback(learnt)
+        # Cancelling it stops the waiting only.
+        waiting: Deferred[T] = Deferred()
+        self._learn(topics).addCallback(learnt).chainDeferred(waiting)
+        return waiting
 
     async def _check_identified(
         self, topics: Collection[str], producer: Producer
