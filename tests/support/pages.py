@@ -162,13 +162,7 @@ class Session:
         self._background_shows = ""
         (directory / ".curlrc").write_text("silent\nshow-error\n")
         make_environment(directory)
-        self._environment = {
-            **os.environ,
-            "CURL_HOME": str(directory),
-            "NO_PROXY": "*",
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-            "SAMPLEAPP_URL": service.url,
-        }
+        self._environment = environment_of_a_user(directory, service)
 
     def show(self, block):
         """Run a block, and fail if the output differs."""
@@ -269,6 +263,17 @@ def run_session(pages, directory, *, broker="sqlite:sampleapp.sqlite3", options=
             session.abort()
 
 
+def environment_of_a_user(directory, service):
+    """The variables for the commands of a page: without those of the tests, such as the versions of Kafka."""
+    return {
+        **{name: value for name, value in os.environ.items() if not name.startswith("SAMPLEAPP_")},
+        "CURL_HOME": str(directory),
+        "NO_PROXY": "*",
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "SAMPLEAPP_URL": service.url,
+    }
+
+
 def make_environment(directory):
     """Make the file that activates the environment of ``make run``, whose commands are on PATH instead."""
     activate = directory / ".venv-run/bin/activate"
@@ -366,13 +371,7 @@ def succeed(block, directory, service):
         ended = subprocess.run(
             ["sh", "-e", "-c", block],
             cwd=directory,
-            env={
-                **os.environ,
-                "CURL_HOME": str(directory),
-                "NO_PROXY": "*",
-                "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-                "SAMPLEAPP_URL": service.url,
-            },
+            env=environment_of_a_user(directory, service),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             check=False,
