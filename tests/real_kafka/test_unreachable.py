@@ -72,6 +72,8 @@ def test_a_leader_that_is_missed_for_long_costs_nobody_an_answer(one_node, start
     assert post(service, topic, "before", key="k")[0] == 200
     one_node.node(1).stop()
     one_node.start()
+    # On a slow machine, the start takes longer than the seconds after which Kafka counts as unreachable.
+    wait_until(lambda: one_node.admin.leaders(topic), "the topic has a leader")
     assert post(service, topic, "after", key="k")[0] == 200
 
 
