@@ -197,7 +197,8 @@ class Schema(Struct, frozen=True):
             try:
                 self.validator.validate(value)
             except ValueError as error:
-                yield error  # type: ignore[misc]  # ValidationError, whose module may not be imported here
+                # On newer Pythons, the frames of its traceback would keep the value until a collection.
+                yield error.with_traceback(None)  # type: ignore[misc]  # ValidationError; its module is optional
 
 
 class Schemas:
