@@ -13,7 +13,7 @@ from twisted.python.failure import Failure
 
 from sampleapp.brokers.kafka.clock_check import ClockCheck
 from sampleapp.brokers.kafka.error_code import ErrorCode
-from sampleapp.brokers.kafka.producer import Producer, ProducerSettings, ReplayDetection
+from sampleapp.brokers.kafka.producer import Producer, ProducerSettings, ReplayDetection, replays
 from sampleapp.brokers.kafka.producer.replays import with_fingerprint
 from sampleapp.brokers.kafka.protocol import Fetched, FetchRequest, ListOffsetsRequest, ProduceRequest
 from sampleapp.errors import (
@@ -511,6 +511,21 @@ def test_records_in_several_partitions_are_fetched_together():
     world.advance(TIMEOUT_S)
     # Also where the first record is larger than the limit that the other one has.
     assert [type(each) for each in again[0]] == [IdempotencyKeyReused] * 80
+
+
+def test_a_fault_in_a_request_for_several_records_delays_no_later_ones(monkeypatch, no_failure_is_lost):
+    world = Instances(partitions=4)
+    keys = keys_of(4)
+    world.now(world.one, identified("first"))
+    with monkeypatch.context() as patched:
+        patched.setattr(replays, "_expected", lambda *_: 1 / 0)
+        world.one.publish_many([identified(f"f{n}", key=keys[n]) for n in range(4)])
+        world.advance(0.1)
+    found = world.one.publish_many([identified(f"k{n}", key=keys[n]) for n in range(4)])
+    world.advance(1)
+    assert [type(each) for each in found[0]] == [RecordMetadata] * 4
+    assert {failure.type for failure in no_failure_is_lost} == {ZeroDivisionError}
+    no_failure_is_lost.clear()
 
 
 @pytest.mark.parametrize("gives_up", [False, True])

@@ -255,22 +255,6 @@ class ReplayDetection:
             if not leader.under_way:
                 del self._leaders[node_id]
             return
-        by_topic: dict[str, list[tuple[int, int]]] = {}
-        expected: dict[str, Any] = {"topic_ids": {}, "leader_epochs": {}}
-        for stored, _, _ in some:
-            by_topic.setdefault(stored.topic, []).append((stored.partition, stored.offset))
-            for name, known in _expected(client, stored).items():
-                expected[name].update(known)
-        most = max(size for _, size, _ in some)
-        request = FetchRequest(
-            topics=list(by_topic.items()),
-            max_wait_ms=0,
-            min_bytes=1,
-            max_bytes=min(most * len(some), _SHARED_BYTES),
-            partition_max_bytes=most,
-            read_committed=False,
-            **expected,
-        )
 
         def answered(response: list[Fetched] | Failure) -> None:
             records = (
@@ -283,7 +267,8 @@ class ReplayDetection:
                     found.callback(records.get((stored.topic, stored.partition), b""))
             self._fetch_next(client, node_id)
 
-        maybeDeferred(client.request, node_id, request, timeout_s=_ATTEMPT_S).addBoth(answered)
+        # A fault of the service ends this request as well, so that nobody waits for it.
+        maybeDeferred(_fetch_together, client, node_id, some).addBoth(answered)
 
     async def _fetch(self, client: _Client, stored: RecordMetadata) -> bytes | None:
         """
@@ -376,6 +361,28 @@ class ReplayDetection:
         except RequestFailed:
             # The next attempt loads it again.
             return
+
+
+def _fetch_together(
+    client: ClusterClient, node_id: int, some: list[tuple[RecordMetadata, int, Deferred[bytes]]]
+) -> Deferred[list[Fetched]]:
+    by_topic: dict[str, list[tuple[int, int]]] = {}
+    expected: dict[str, Any] = {"topic_ids": {}, "leader_epochs": {}}
+    for stored, _, _ in some:
+        by_topic.setdefault(stored.topic, []).append((stored.partition, stored.offset))
+        for name, known in _expected(client, stored).items():
+            expected[name].update(known)
+    most = max(size for _, size, _ in some)
+    request = FetchRequest(
+        topics=list(by_topic.items()),
+        max_wait_ms=0,
+        min_bytes=1,
+        max_bytes=min(most * len(some), _SHARED_BYTES),
+        partition_max_bytes=most,
+        read_committed=False,
+        **expected,
+    )
+    return client.request(node_id, request, timeout_s=_ATTEMPT_S)
 
 
 def _expected(client: ClusterClient, stored: RecordMetadata) -> dict[str, Any]:
