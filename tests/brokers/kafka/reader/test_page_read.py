@@ -60,6 +60,70 @@ def test_a_page_at_known_positions_takes_one_fetch_to_each_leader(new_reader):
     assert len(cluster.loads) == 1
 
 
+@pytest.mark.parametrize("start", [EARLIEST, FromOffset(2)])
+def test_a_page_from_an_offset_that_is_in_the_log_takes_one_fetch_to_each_leader(new_reader, start):
+    cluster = Cluster(partitions=4, brokers=(1, 2))
+    for log in cluster.logs.values():
+        log.append(*values(5))
+    reading = new_reader(cluster)
+    for _ in range(2):
+        cluster.asked.clear()
+        assert len(reading.read(others=start).records) == 4 * (5 - start.offset)
+        assert [type(request) for _, request in cluster.asked] == [FetchRequest] * 2
+        assert len(cluster.loads) == 1
+        cluster.run(2)
+
+
+def test_after_retention_the_first_offset_is_asked_for_once_only(new_reader):
+    cluster = Cluster()
+    log = cluster.logs[0]
+    log.append(*values(5))
+    log.append(*values(5, 5))
+    log.delete_before(5)
+    reading = new_reader(cluster)
+    assert values_in(reading.read()) == values(5, 5)
+    asked = [type(request) for _, request in cluster.asked]
+    assert asked == [FetchRequest, *[ListOffsetsRequest] * 3, FetchRequest]
+    for _ in range(2):
+        cluster.asked.clear()
+        assert values_in(reading.read()) == values(5, 5)
+        assert [type(request) for _, request in cluster.asked] == [FetchRequest]
+        # With metadata that is loaded again.
+        cluster.run(6)
+
+
+@pytest.mark.parametrize("has_ids", [True, False])
+def test_a_log_that_begins_earlier_than_before_is_read_from_its_first_offset(new_reader, has_ids):
+    cluster = Cluster()
+    cluster.topic_id = cluster.topic_id if has_ids else None
+    log = cluster.logs[0]
+    log.append(*values(5))
+    log.append(*values(5, 5))
+    batches, shown = log.batches, log.shown
+    log.delete_before(5)
+    reading = new_reader(cluster)
+    assert values_in(reading.read()) == values(5, 5)
+    # Another replica, where retention has not removed them yet.
+    log.start, log.batches, log.shown = 0, batches, shown
+    assert values_in(reading.read()) == values(10)
+    assert values_in(reading.read(others=FromOffset(2))) == values(8, 2)
+
+
+def test_a_start_is_resolved_in_every_partition_also_when_the_page_is_full_before(new_reader, monkeypatch):
+    monkeypatch.setattr("sampleapp.brokers.kafka.reader.page_read._PARTITIONS_AT_ONCE", 2)
+    cluster = Cluster(partitions=5, brokers=(1,))
+    for log in cluster.logs.values():
+        log.append(*values(3))
+        log.append(*values(3, 3))
+    for number in (0, 4):
+        cluster.logs[number].delete_before(3)
+    result = new_reader(cluster).read(limit=1)
+    assert len(result.records) == 1
+    assert sum(result.positions.values()) == 7
+    assert result.positions[4] >= 3
+    assert not result.gone
+
+
 def test_a_page_without_some_partitions_takes_one_fetch_as_well(new_reader):
     cluster = Cluster(partitions=4, brokers=(1,))
     for log in cluster.logs.values():
@@ -270,7 +334,7 @@ def test_without_ids_of_topics_there_is_none(new_reader):
 def test_requests_name_the_epoch_of_the_leader(new_reader):
     cluster = Cluster()
     cluster.elect(2)
-    new_reader(cluster).read()
+    new_reader(cluster).read({0: FromEnd(1)})
     requests = [request for _, request in cluster.asked]
     assert {type(each) for each in requests} == {ListOffsetsRequest, FetchRequest}
     assert all(each.leader_epochs == {(TOPIC, 0): 1} for each in requests)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sampleapp.model import FromEnd, FromTime
+from sampleapp.model import FromEnd, FromOffset, FromTime
 from tests.support.kafka_simulator import Cluster, values
 
 
@@ -66,9 +66,10 @@ def test_what_an_open_transaction_holds_back_is_told(new_reader):
     assert result.held == {0}
     # It is up to date: there is nothing more that can be read.
     assert result.is_up_to_date
-    for start in (FromEnd(0), FromTime(2000)):
-        held = reading.read({0: start}, others=None, limit=0)
-        assert (held.positions, held.ends, held.held) == ({0: 1}, {0: 1}, {0})
+    for start in (FromEnd(0), FromTime(2000), FromOffset(2), FromOffset(9)):
+        for limit in (0, 500):
+            held = reading.read({0: start}, others=None, limit=limit)
+            assert (held.positions, held.ends, held.held) == ({0: 1}, {0: 1}, {0})
     log.append_marker(commit=True)
     log.stable = None
     result = reading.read(result.positions)

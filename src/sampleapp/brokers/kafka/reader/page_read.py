@@ -30,7 +30,7 @@ from sampleapp.brokers.kafka.reader.read_slots import ReadSlots
 from sampleapp.brokers.kafka.reader.topics import Topics, TopicView
 from sampleapp.concurrency.time_slices import TimeSlices
 from sampleapp.errors import BrokerIncompatible, BrokerUnavailable, TopicNotAuthorized, UnknownPartition
-from sampleapp.model import ConsumerRecord, FromTime, ReadRequest, ReadResult
+from sampleapp.model import ConsumerRecord, FromEnd, FromTime, ReadRequest, ReadResult
 
 __all__ = ["PageRead"]
 
@@ -66,9 +66,9 @@ class PageRead:
     """
     One read.
 
-    Each round asks the leaders of all partitions that are not settled: with ListOffsets while starts are to
-    be resolved, or positions to be checked, and then with Fetch. A page at known positions takes one Fetch to
-    each leader.
+    Each round asks the leaders of all partitions that are not settled, with Fetch. ListOffsets comes before
+    that for starts that are relative to the end or to a time, and for offsets that are not in the log. A page
+    from offsets takes one Fetch to each leader.
     """
 
     def __init__(
@@ -129,8 +129,11 @@ class PageRead:
         request = self._request
         return (
             request.limit <= 0
-            or any(not isinstance(start, int | None) for start in request.starts.values())
-            or (request.others is not None and not view.leaders.keys() <= request.starts.keys())
+            or any(isinstance(start, FromEnd | FromTime) for start in request.starts.values())
+            or (
+                isinstance(request.others, FromEnd | FromTime)
+                and not view.leaders.keys() <= request.starts.keys()
+            )
         )
 
     async def _read(self, view: TopicView) -> ReadResult:
@@ -147,7 +150,7 @@ class PageRead:
             open_ones = [
                 each
                 for each in self._partitions
-                if not each.is_settled and (each.is_suspect or not page.is_full)
+                if not each.is_settled and (each.is_suspect or each.position is None or not page.is_full)
             ]
             now_s = self._clock.seconds()
             if not open_ones or self._may_end(open_ones, page, now_s=now_s):
@@ -156,9 +159,9 @@ class PageRead:
             if not due:
                 await deferLater(self._clock, min(each.retry_at_s for each in open_ones) - now_s)
                 continue
-            suspects = [each for each in due if each.is_suspect]
+            suspects = [each for each in due if each.is_suspect or page.is_full]
             if suspects:
-                if page.count or any(each.position is not None for each in suspects):
+                if page.count or any(each.offset is not None for each in suspects):
                     # Of the topic that was fetched from, not of another one that has its name now.
                     view = await self._refreshed(view)
                 await self._locate(suspects, view)
@@ -173,7 +176,8 @@ class PageRead:
         for number in sorted(view.leaders):
             start = request.starts.get(number, request.others)
             if start is not None:
-                found.append(PartitionRead(number, start, check=request.limit <= 0))
+                log_start = view.log_starts.get(number, 0)
+                found.append(PartitionRead(number, start, check=request.limit <= 0, log_start=log_start))
             if len(found) % _PARTITIONS_AT_ONCE == _PARTITIONS_AT_ONCE - 1:
                 await self._slices.next()
         return found
@@ -318,7 +322,7 @@ class PageRead:
                 if isinstance(response, RequestFailed):
                     self._unanswered(led, response)
                 else:
-                    with_records += self._take_fetched(led, response)
+                    with_records += self._take_fetched(led, response, view)
             del responses
             await self._fill(page, with_records)
             for each in with_records:
@@ -330,7 +334,7 @@ class PageRead:
     ) -> FetchRequest:
         topic = self._request.topic
         return FetchRequest(
-            topics=[(topic, [(each.number, each.position or 0) for each in led])],
+            topics=[(topic, [(each.number, each.offset or 0) for each in led])],
             max_wait_ms=_TIERED_WAIT_MS if is_tiered else 0,
             min_bytes=1,
             max_bytes=size,
@@ -340,7 +344,9 @@ class PageRead:
             leader_epochs=self._epochs((each.number for each in led), view),
         )
 
-    def _take_fetched(self, led: Sequence[PartitionRead], response: Sequence[Fetched]) -> list[PartitionRead]:
+    def _take_fetched(
+        self, led: Sequence[PartitionRead], response: Sequence[Fetched], view: TopicView
+    ) -> list[PartitionRead]:
         """:return: the partitions with records to decode."""
         now_s = self._clock.seconds()
         by_number = {each.partition: each for each in response if each.topic == self._request.topic}
@@ -359,6 +365,9 @@ class PageRead:
                 stable, high = fetched.last_stable_offset, fetched.high_watermark
                 partition.end = high if stable < 0 else stable
                 partition.is_held = 0 <= stable < high
+                view.log_starts[partition.number] = fetched.log_start_offset
+                if not partition.confirm(fetched.log_start_offset):
+                    continue
                 if fetched.records:
                     partition.empty_responses = 0
                     partition.source = read_gradually(

@@ -33,21 +33,26 @@ class Extent(Struct, frozen=True, gc=False):
 class PartitionRead:
     """One partition: its position, its end, its records, and the reason for which it cannot be read."""
 
-    def __init__(self, number: int, start: ReadStart, *, check: bool) -> None:
-        """:param check: compare the position with the extent of the partition before anything is read."""
+    def __init__(self, number: int, start: ReadStart, *, check: bool, log_start: int = 0) -> None:
+        """
+        :param check: compare the position with the extent of the partition before anything is read.
+        :param log_start: the first offset of the partition, as far as it is known from earlier reads.
+        """
         self.number = number
         self.start = start
         self.position: int | None = start if isinstance(start, int) else None
         """The offset to read next; ``None`` until the start is resolved."""
+        self.assumed: int | None = None
+        """An offset that is fetched in order to resolve the start: the response confirms it."""
+        if isinstance(start, FromOffset) and not check:
+            self.assumed = max(start.offset, log_start)
         self.end: int | None = None
         """The last stable offset."""
-        self.earliest: int | None = None
-        """The first offset that it still has."""
         self.is_held = False
         """``True`` if there are records after the last stable offset."""
         self.is_settled = False
         """``True`` if there is nothing more to do in this read."""
-        self.is_suspect = check or self.position is None
+        self.is_suspect = check or (self.position is None and self.assumed is None)
         """``True`` if its extent must be asked for before it is read."""
         self.gone: GoneRecords | None = None
         self.beyond: int | None = None
@@ -64,6 +69,11 @@ class PartitionRead:
         self.short_responses = 0
         """Answers in a row with no whole batch."""
         self._beyond_since_s: float | None = None
+
+    @property
+    def offset(self) -> int | None:
+        """The offset to fetch from; ``None`` while ListOffsets must resolve the start."""
+        return self.assumed if self.position is None else self.position
 
     @property
     def is_being_confirmed(self) -> bool:
@@ -91,6 +101,22 @@ class PartitionRead:
         self.failures = 0
         self.failure = None
 
+    def confirm(self, log_start: int) -> bool:
+        """
+        Resolve the start, an offset that is in the log.
+
+        :param log_start: the first offset of the log; -1 if it is not known.
+        :return: ``False`` if the log begins earlier than was known: then fetch from there.
+        """
+        if self.position is not None or self.assumed is None:
+            return True
+        first = max(log_start, self.start.offset if isinstance(self.start, FromOffset) else 0)
+        if first < self.assumed:
+            self.assumed = first
+            return False
+        self.position = self.assumed if self.end is None else min(self.assumed, self.end)
+        return True
+
     def locate(self, extent: Extent, *, now_s: float) -> bool:
         """
         Resolve the start, or compare the position with the extent.
@@ -98,7 +124,7 @@ class PartitionRead:
         :return: ``False`` if the position is beyond the end, as far as this broker knows. It counts as
             beyond after a while, in which other brokers should be asked.
         """
-        self.earliest, self.end = extent.earliest, extent.last_stable
+        self.end = extent.last_stable
         self.is_held = extent.last_stable < extent.high_watermark
         if self.position is None:
             self.position = _first_offset(self.start, extent)

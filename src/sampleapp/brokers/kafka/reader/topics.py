@@ -49,6 +49,8 @@ class TopicView(Struct, frozen=True):
     """By the number of the partition."""
     loaded_at_s: float
     """When it was asked for, in seconds of the reactor's clock."""
+    log_starts: dict[int, int]
+    """The first offset of partitions that were read, by number. It may have changed since."""
 
 
 class Topics:
@@ -108,15 +110,17 @@ class Topics:
             number: Leader(client.leader_of(topic, number), client.leader_epoch_of(topic, number))
             for number in client.partitions_of(topic)
         }
+        log_starts: dict[int, int] = {}
         if known is not None and known.topic_id is not None:
             if topic_id == known.topic_id:
+                log_starts = known.log_starts
                 # A broker that is behind may answer: elections and new partitions are not undone.
                 for number, leader in known.leaders.items():
                     if number not in leaders or leaders[number].epoch < leader.epoch:
                         leaders[number] = leader
             else:
                 former.add(known.topic_id)
-        view = TopicView(topic_id, leaders, asked_at_s)
+        view = TopicView(topic_id, leaders, asked_at_s, log_starts)
         self._views[topic] = view
         self._views.move_to_end(topic)
         if len(self._views) > _MOST_TOPICS:
