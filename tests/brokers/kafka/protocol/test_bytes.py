@@ -20,6 +20,8 @@ from sampleapp.brokers.kafka.protocol import (
     MetadataRequest,
     PartitionMetadata,
     ProtocolError,
+    SessionFetched,
+    SessionFetchRequest,
     negotiate,
     request_frame,
     software_version,
@@ -63,6 +65,33 @@ def test_an_error_of_the_whole_fetch_is_one_of_each_partition(version):
         Fetched("t", 3, 70),
         Fetched("t", 4, 70),
     ]
+
+
+@pytest.mark.parametrize("version", range(4, 14))
+def test_in_a_session_the_error_and_the_id_are_told_beside_what_was_fetched(version):
+    request = SessionFetchRequest(
+        topics=[],
+        topic_ids={"t": TOPIC_ID},
+        max_wait_ms=500,
+        min_bytes=1,
+        max_bytes=1,
+        partition_max_bytes=1,
+        read_committed=True,
+        session_id=5,
+        session_epoch=3,
+    )
+    body, expected = fetch_answer(version)
+    assert request.decode(version, body) == SessionFetched(0, 0, expected)
+    if version >= 7:
+        body = packed("ihii", 0, 70, 5, 0) if version < 12 else b"\0" + packed("ihi", 0, 70, 5) + b"\1\0"
+        assert request.decode(version, body) == SessionFetched(70, 5, [])
+
+
+def test_a_session_with_topics_whose_ids_are_not_known_is_one_of_names():
+    fields = {name: getattr(FETCH, name) for name in FETCH.__struct_fields__} | {"topics": []}
+    request = SessionFetchRequest(**fields, session_id=5, session_epoch=3)
+    assert request.version_for(FETCH_RANGES) == 13
+    assert msgspec.structs.replace(request, uses_ids=False).version_for(FETCH_RANGES) == 12
 
 
 def test_records_are_a_copy_that_does_not_keep_the_frame():

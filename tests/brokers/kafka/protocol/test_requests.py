@@ -18,6 +18,7 @@ from sampleapp.brokers.kafka.protocol import (
     ProduceRequest,
     SaslAuthenticateRequest,
     SaslHandshakeRequest,
+    SessionFetchRequest,
     request_frame,
 )
 from tests.support import strategies
@@ -115,6 +116,69 @@ class TestRequestsAgainstKafkasSchemas:
                 read_committed=read_committed,
                 topic_ids=ids,
                 leader_epochs=epochs,
+            )
+            assert request.encode(version) == kio.dump(expected)
+
+        same_bytes()
+
+    @each_version(SessionFetchRequest)
+    def test_fetch_in_a_session(self, oracle, version):
+        kio = oracle("fetch", version)
+
+        @settings(max_examples=40)
+        @given(
+            by_topic(st.tuples(partitions, offsets)),
+            by_topic(partitions),
+            st.tuples(int32s, int32s),
+            st.data(),
+        )
+        def same_bytes(topics, forgotten, session, data):
+            ids = {topic: data.draw(topic_ids) for topic, _ in topics}
+            forgotten = [(topic, data.draw(topic_ids), parts) for topic, parts in forgotten]
+            expected = kio.FetchRequest(
+                replica_id=-1,
+                max_wait=ms(500),
+                min_bytes=1,
+                max_bytes=9,
+                isolation_level=1,
+                session_id=session[0],
+                session_epoch=session[1],
+                topics=tuple(
+                    kio.FetchTopic(
+                        topic=topic,
+                        topic_id=ids[topic],
+                        partitions=tuple(
+                            kio.FetchPartition(
+                                partition=partition,
+                                current_leader_epoch=-1,
+                                fetch_offset=offset,
+                                log_start_offset=-1,
+                                partition_max_bytes=7,
+                            )
+                            for partition, offset in parts
+                        ),
+                    )
+                    for topic, parts in topics
+                ),
+                forgotten_topics_data=tuple(
+                    kio.ForgottenTopic(topic=topic, topic_id=topic_id, partitions=tuple(parts))
+                    for topic, topic_id, parts in forgotten
+                )
+                if version >= 7
+                else (),
+                rack_id="",
+            )
+            request = SessionFetchRequest(
+                topics=topics,
+                max_wait_ms=500,
+                min_bytes=1,
+                max_bytes=9,
+                partition_max_bytes=7,
+                read_committed=True,
+                topic_ids=ids,
+                session_id=session[0],
+                session_epoch=session[1],
+                forgotten=forgotten,
             )
             assert request.encode(version) == kio.dump(expected)
 

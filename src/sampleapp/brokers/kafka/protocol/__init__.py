@@ -16,7 +16,13 @@ from sampleapp.brokers.kafka.protocol.describe_configs import (
     DescribedConfig,
 )
 from sampleapp.brokers.kafka.protocol.describe_quorum import DescribeQuorumRequest, Quorum
-from sampleapp.brokers.kafka.protocol.fetch import AbortedTransaction, Fetched, FetchRequest
+from sampleapp.brokers.kafka.protocol.fetch import (
+    AbortedTransaction,
+    Fetched,
+    FetchRequest,
+    SessionFetched,
+    SessionFetchRequest,
+)
 from sampleapp.brokers.kafka.protocol.init_producer_id import InitProducerIdRequest, ProducerIdentity
 from sampleapp.brokers.kafka.protocol.list_offsets import EARLIEST, LATEST, ListedOffset, ListOffsetsRequest
 from sampleapp.brokers.kafka.protocol.metadata import (
@@ -65,6 +71,8 @@ __all__ = [
     "SaslAuthenticated",
     "SaslHandshakeRequest",
     "SaslMechanisms",
+    "SessionFetchRequest",
+    "SessionFetched",
     "TopicMetadata",
     "TopicsRequest",
     "negotiate",

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from struct import Struct
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 from uuid import UUID
 
 import msgspec
 
 from sampleapp.brokers.kafka.protocol.decoder import Decoder, ProtocolError
 from sampleapp.brokers.kafka.protocol.request import Api, Request, negotiate
-from sampleapp.brokers.kafka.protocol.writing import FLEXIBLE, by_topic, with_epochs
+from sampleapp.brokers.kafka.protocol.writing import FLEXIBLE, Fields, by_topic, with_epochs
 
-__all__ = ["AbortedTransaction", "FetchRequest", "Fetched"]
+__all__ = ["AbortedTransaction", "FetchRequest", "Fetched", "SessionFetchRequest", "SessionFetched"]
 
 _LOG_START_OFFSET_SINCE = 5
 _SESSIONS_SINCE = 7
@@ -23,11 +23,13 @@ _FLEXIBLE_SINCE = 12
 _TOPIC_IDS_SINCE = 13
 
 _LIMITS = Struct(">iiiib")
-_NO_SESSION = Struct(">ii").pack(0, -1)
+_SESSION_AND_EPOCH = Struct(">ii")
 _PARTITION = Struct(">iqi")
 _PARTITION_V5 = Struct(">iqqi")
 _PARTITION_V9 = Struct(">iiqqi")
 _PARTITION_V12 = Struct(">iiqiqi")
+
+_NO_TOPIC_ID = UUID(int=0)
 
 _SESSION = Struct(">hi")
 _STATE = Struct(">ihqq")
@@ -62,12 +64,25 @@ class Fetched(msgspec.Struct, frozen=True, gc=False):
     """Batches; the first may begin before the position, and the last may be cut short."""
 
 
-class FetchRequest(Request[list[Fetched]], frozen=True, kw_only=True):
+class SessionFetched(msgspec.Struct, frozen=True, gc=False):
+    """The response within a fetch session."""
+
+    error: int
+    """Of the request as a whole, such as an unknown session; then there are no partitions."""
+    session_id: int
+    """0 if the broker has no session for the request, and before v7 (Kafka 1.1)."""
+    partitions: list[Fetched]
+    """In an incremental response, those with records, an error, or another end than before."""
+
+
+R_co = TypeVar("R_co", covariant=True)
+
+
+class _Fetch(Request[R_co], frozen=True, kw_only=True):
     """
     Read from positions. The broker answers when it has ``min_bytes``, or after ``max_wait_ms``.
 
-    Fetch sessions (KIP-227) are not used: each request is complete. Kafka 0.11 supports v4; batches
-    compressed with zstd need v10 (KIP-110).
+    Kafka 0.11 supports v4; batches compressed with zstd need v10 (KIP-110).
 
     From v13 on (Kafka 3.1, KIP-516) topics have ids instead of names, so that the records of a topic that was
     deleted and made again are never taken for those of the old one. It is used when the ids of all topics are
@@ -110,7 +125,7 @@ class FetchRequest(Request[list[Fetched]], frozen=True, kw_only=True):
         fields = self._fields(version)
         parts = [_LIMITS.pack(-1, self.max_wait_ms, self.min_bytes, self.max_bytes, self.read_committed)]
         if version >= _SESSIONS_SINCE:
-            parts.append(_NO_SESSION)
+            parts.append(self._session())
         parts += by_topic(
             with_epochs(self.topics, self.leader_epochs),
             _partition_writer(version, self.partition_max_bytes),
@@ -118,26 +133,31 @@ class FetchRequest(Request[list[Fetched]], frozen=True, kw_only=True):
             topic=self._id_of if version >= _TOPIC_IDS_SINCE else None,
         )
         if version >= _SESSIONS_SINCE:
-            parts.append(fields.count(0))  # topics to forget
+            parts += self._topics_to_forget(version, fields)
         if version >= _RACKS_SINCE:
             parts.append(fields.string(""))
         parts.append(fields.tags)
         return parts
 
-    def _read(self, version: int, reader: Decoder) -> list[Fetched]:
+    def _session(self) -> bytes:
+        """Return the id of the session, and the epoch of the request in it."""
+        return _SESSION_AND_EPOCH.pack(0, -1)
+
+    def _topics_to_forget(self, version: int, fields: Fields) -> Sequence[bytes]:  # noqa: ARG002 -- for subclasses
+        return (fields.count(0),)
+
+    def _read_all(self, version: int, reader: Decoder) -> SessionFetched:
         reader.int32()  # throttle time
-        error, _ = reader.fields(_SESSION) if version >= _SESSIONS_SINCE else (0, 0)
-        response: list[Fetched] = []
+        error, session_id = reader.fields(_SESSION) if version >= _SESSIONS_SINCE else (0, 0)
+        names = {topic_id: topic for topic, topic_id in self.topic_ids.items()}
+        found: list[Fetched] = []
         for _ in range(reader.count(_SMALLEST_TOPIC)):
-            topic = self._name_of(reader.uuid()) if version >= _TOPIC_IDS_SINCE else reader.string()
+            topic = _name(reader.uuid(), names) if version >= _TOPIC_IDS_SINCE else reader.string()
             partitions = reader.count(_SMALLEST_PARTITION)
-            response += [_partition(version, topic, reader) for _ in range(partitions)]
+            found += [_partition(version, topic, reader) for _ in range(partitions)]
             reader.tags()
         reader.tags()
-        if error:
-            # With an error, the response has no partitions.
-            return [Fetched(topic, part, error) for topic, parts in self.topics for part, _ in parts]
-        return response
+        return SessionFetched(error, session_id, found)
 
     def _id_of(self, topic: str) -> bytes:
         topic_id = self.topic_ids.get(topic)
@@ -145,20 +165,68 @@ class FetchRequest(Request[list[Fetched]], frozen=True, kw_only=True):
             raise ValueError(f"Fetch needs the ids of all topics from v{_TOPIC_IDS_SINCE} on.")
         return topic_id.bytes
 
-    def _name_of(self, topic_id: UUID | None) -> str:
-        for topic, known in self.topic_ids.items():
-            if known == topic_id:
-                return topic
-        raise ProtocolError(f"The topic with the id {topic_id} was not requested.")
+
+class FetchRequest(_Fetch[list[Fetched]], frozen=True, kw_only=True):
+    """Read from positions, without a session: each request is complete."""
+
+    def _read(self, version: int, reader: Decoder) -> list[Fetched]:
+        response = self._read_all(version, reader)
+        if response.error:
+            return [Fetched(topic, part, response.error) for topic, parts in self.topics for part, _ in parts]
+        return response.partitions
+
+
+class SessionFetchRequest(_Fetch[SessionFetched], frozen=True, kw_only=True):
+    """
+    Read from positions, within a fetch session (KIP-227).
+
+    The broker keeps the partitions of a session. A request of epoch 0 begins one, and names all of them.
+    Later ones name those that are new, or have another position. ``topic_ids`` are those of the session.
+    """
+
+    session_id: int
+    """0 before the broker has given one. A request of epoch 0 ends the session with this id."""
+    session_epoch: int
+    """The number of the request in its session."""
+    forgotten: Sequence[tuple[str, UUID | None, Sequence[int]]] = ()
+    """Partitions to remove from the session: topics with their ids."""
+    uses_ids: bool = True
+    """False if the ids of some topics of the session are not known."""
+
+    def version_for(self, ranges: Mapping[int, tuple[int, int]]) -> int | None:
+        """See `Request.version_for`."""
+        return super().version_for(ranges) if self.uses_ids else negotiate(_WITH_NAMES, ranges)
+
+    def _session(self) -> bytes:
+        return _SESSION_AND_EPOCH.pack(self.session_id, self.session_epoch)
+
+    def _topics_to_forget(self, version: int, fields: Fields) -> Sequence[bytes]:
+        parts = [fields.count(len(self.forgotten))]
+        for topic, topic_id, numbers in self.forgotten:
+            if version < _TOPIC_IDS_SINCE:
+                parts.append(fields.string(topic))
+            else:
+                parts.append((topic_id or _NO_TOPIC_ID).bytes)
+            parts += (fields.count(len(numbers)), Struct(f">{len(numbers)}i").pack(*numbers), fields.tags)
+        return parts
+
+    def _read(self, version: int, reader: Decoder) -> SessionFetched:
+        return self._read_all(version, reader)
 
 
 _WITH_NAMES = Api(
-    key=FetchRequest.api.key,
-    name=FetchRequest.api.name,
-    lowest=FetchRequest.api.lowest,
+    key=_Fetch.api.key,
+    name=_Fetch.api.name,
+    lowest=_Fetch.api.lowest,
     highest=_TOPIC_IDS_SINCE - 1,
     flexible=_FLEXIBLE_SINCE,
 )
+
+
+def _name(topic_id: UUID | None, names: Mapping[UUID, str]) -> str:
+    if topic_id is None or topic_id not in names:
+        raise ProtocolError(f"The topic with the id {topic_id} was not requested.")
+    return names[topic_id]
 
 
 def _partition_writer(version: int, max_bytes: int) -> Callable[[tuple[int, int, int]], bytes]:
