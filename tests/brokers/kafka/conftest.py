@@ -17,4 +17,4 @@ def clusters():
 @pytest.fixture
 def short_fetches(monkeypatch):
     """Have the mock asked to wait less: it never cuts a Fetch short when there is a record after all."""
-    monkeypatch.setattr("sampleapp.brokers.kafka.consumer.fetching._MAX_WAIT_MS", 100)
+    monkeypatch.setattr("sampleapp.brokers.kafka.consumer.fetcher._MAX_WAIT_MS", 100)

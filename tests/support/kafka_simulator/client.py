@@ -8,7 +8,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, TypeVar
 from uuid import UUID
 
-from msgspec.structs import replace
+import msgspec
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.task import deferLater
 
@@ -31,6 +31,8 @@ from sampleapp.brokers.kafka.protocol import (
     ProduceResponse,
     ProducerIdentity,
     Request,
+    SessionFetched,
+    SessionFetchRequest,
     TopicMetadata,
     TopicsRequest,
 )
@@ -145,31 +147,37 @@ class SimulatedClient:
         if self.closed or isinstance(request, DescribeQuorumRequest):
             return fail(RequestFailed(cluster.down_reason if self.closed else _NO_QUORUM, sent=False))
         cluster.asked.append((node_id, request))
-        if isinstance(request, DescribeConfigsRequest):
-            return self._send(node_id, request, lambda: self._configs(request), timeout_s=timeout_s)
         if isinstance(request, ProduceRequest):
             cluster.produces.append(request)
-            return self._send(node_id, request, lambda: self._produce(node_id, request), timeout_s=timeout_s)
+        elif isinstance(request, ListOffsetsRequest | FetchRequest | SessionFetchRequest):
+            # A fetcher reads from each broker in loops, which wait for the answers to their last requests.
+            assert cluster.has_readers or not any(
+                node_id == at and type(each) is type(request) for at, each in self.open.values()
+            )
+            if not isinstance(request, ListOffsetsRequest):
+                cluster.fetches.append((node_id, request))
+        return self._send(node_id, request, self._handler(node_id, request), timeout_s=timeout_s)
+
+    def _handler(self, node_id, request):
+        if isinstance(request, DescribeConfigsRequest):
+            return lambda: self._configs(request)
+        if isinstance(request, ProduceRequest):
+            return lambda: self._produce(node_id, request)
         if isinstance(request, InitProducerIdRequest):
-            return self._send(node_id, request, self._identify, timeout_s=timeout_s)
-        # A subscription reads from each broker in one loop, which waits for the answer to its last request.
-        assert cluster.has_readers or not any(
-            node_id == at and type(each) is type(request) for at, each in self.open.values()
-        )
+            return self._identify
         if isinstance(request, ListOffsetsRequest):
-            return self._send(node_id, request, lambda: self._offsets(node_id, request), timeout_s=timeout_s)
-        assert isinstance(request, FetchRequest)
-        cluster.fetches.append((node_id, request))
-        answer_by_s = cluster.clock.seconds() + request.max_wait_ms / 1000
-        return self._send(
-            node_id, request, lambda: self._fetch(node_id, request, answer_by_s), timeout_s=timeout_s
-        )
+            return lambda: self._offsets(node_id, request)
+        answer_by_s = self.cluster.clock.seconds() + request.max_wait_ms / 1000
+        if isinstance(request, SessionFetchRequest):
+            return partial(self._fetch_in_session, node_id, request, answer_by_s, [])
+        return lambda: self._fetch(node_id, request, answer_by_s)
 
     def _send(self, node_id, request, handle, *, timeout_s):
         """
         :param handle: what the broker does: returns the answer, or ``None`` while there is none yet.
         """
-        clock, fate = self.cluster.clock, self.cluster.fate_of(type(request))
+        kind = FetchRequest if isinstance(request, SessionFetchRequest) else type(request)
+        clock, fate = self.cluster.clock, self.cluster.fate_of(kind)
         lost = RequestFailed(self.cluster.down_reason, sent=True)
         if fate is Fate.NOT_SENT:
             return fail(RequestFailed(self.cluster.down_reason, sent=False))
@@ -321,15 +329,43 @@ class SimulatedClient:
         if self.cluster.throttled:
             self.cluster.throttled -= 1
             return []
+        wanted = [
+            (topic, request.topic_ids.get(topic), number, offset)
+            for topic, partitions in request.topics
+            for number, offset in partitions
+        ]
+        answer = self._fetch_all(node_id, request, wanted)
+        said = any(each.error or each.records for each in answer)
+        late = not self.cluster.waits or self.cluster.clock.seconds() >= answer_by_s
+        return answer if said or late else None
+
+    def _fetch_in_session(self, node_id, request, answer_by_s, begun):
+        """
+        :param begun: empty at first: a request changes its session once, however long its answer takes.
+        """
+        cluster = self.cluster
+        if cluster.throttled:
+            cluster.throttled -= 1
+            return SessionFetched(0, 0, [])
+        if not begun:
+            begun.append(cluster.sessions[node_id].begin(request, has_sessions=cluster.has_sessions))
+        (session,) = begun
+        if isinstance(session, int):
+            return SessionFetched(session, 0, [])
+        answer = self._fetch_all(
+            node_id, request, [(*key, offset) for key, offset in session.offsets.items()]
+        )
+        said = any(each.error or each.records for each in answer)
+        late = not cluster.waits or cluster.clock.seconds() >= answer_by_s
+        return SessionFetched(0, session.id, session.news(answer)) if said or late else None
+
+    def _fetch_all(self, node_id, request, wanted):
         answer, room, empty = [], request.max_bytes, True
-        asked = ((topic, *each) for topic, partitions in request.topics for each in partitions)
-        for topic, number, offset in asked:
+        for topic, topic_id, number, offset in wanted:
             if topic in self.cluster.unreadable:
                 answer.append(Fetched(topic, number, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
                 continue
-            log = self._log(
-                node_id, topic, number, request.topic_ids.get(topic), epochs=request.leader_epochs
-            )
+            log = self._log(node_id, topic, number, topic_id, epochs=request.leader_epochs)
             if isinstance(log, int):
                 answer.append(Fetched(topic, number, log))
                 continue
@@ -337,12 +373,10 @@ class SimulatedClient:
             fetched = log.fetched(
                 number, offset, most, at_least_one=empty, read_committed=request.read_committed
             )
-            answer.append(replace(fetched, topic=topic))
+            answer.append(msgspec.structs.replace(fetched, topic=topic))
             room = max(0, room - len(answer[-1].records))
             empty = empty and not answer[-1].records
-        said = any(each.error or each.records for each in answer)
-        late = not self.cluster.waits or self.cluster.clock.seconds() >= answer_by_s
-        return answer if said or late else None
+        return answer
 
 
 def _fire(answer, result):

@@ -13,6 +13,7 @@ from sampleapp.brokers.kafka.error_code import ErrorCode
 from tests.support.kafka_simulator.client import SimulatedClient
 from tests.support.kafka_simulator.fate import Fate
 from tests.support.kafka_simulator.log import TOPIC, Log
+from tests.support.kafka_simulator.sessions import Sessions
 
 __all__ = ["LATENCY_S", "Cluster", "reason"]
 
@@ -50,6 +51,10 @@ class Cluster:
     next answers say, and what becomes of requests.
     """
 
+    has_readers = False
+    """Whether a broker may get several requests of a kind at once, and ones for last stable offsets."""
+    has_sessions = True
+    """Whether the brokers keep fetch sessions."""
     append_time_ms = -1
     """The time of appending that answers of Produce have, as of a topic with ``LogAppendTime``."""
 
@@ -86,8 +91,8 @@ class Cluster:
         self.identity_error = ErrorCode.NONE
         self.ids_given = 0
         self.waits = True
-        self.has_readers = False
-        """Whether a broker may get several requests of a kind at once, and ones for last stable offsets."""
+        self.sessions = defaultdict(Sessions)
+        """Those of each broker."""
         self.topics = {TOPIC: {}}
         """The logs of each topic by the numbers of partitions; one without any does not exist."""
         self.clients = []

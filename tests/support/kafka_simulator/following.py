@@ -6,7 +6,7 @@ from collections import defaultdict
 
 from twisted.internet.defer import Deferred
 
-from sampleapp.brokers.kafka.consumer import Subscription
+from sampleapp.brokers.kafka.consumer import Consumer, Subscription
 from sampleapp.brokers.shared.health import HealthTracker
 from sampleapp.brokers.shared.subscriptions import Subscriptions
 from sampleapp.model import EARLIEST
@@ -33,21 +33,22 @@ class FollowingSetup:
         self.health_tracker = HealthTracker()
         self.recorder = recorder(**options)
         self.followings = Subscriptions()
+        self.consumer = Consumer(new_client=cluster.new_client, clock=cluster.clock)
         self.max_batch_bytes = max_batch_bytes
         self.start = start
         self.following = self.follow(self.recorder)
         if started:
             self.followings.start()
 
-    def follow(self, observer):
+    def follow(self, observer, *, topic=TOPIC, start=None):
         following = Subscription(
-            topic=TOPIC,
+            topic=topic,
             observer=observer,
-            new_client=self.cluster.new_client,
+            consumer=self.consumer,
             clock=self.cluster.clock,
             health_tracker=self.health_tracker,
             ended=self.followings.ended,
-            start=self.start,
+            start=self.start if start is None else start,
             max_batch_bytes=self.max_batch_bytes,
         )
         self.followings.add(following)
@@ -100,7 +101,7 @@ class FollowingSetup:
         ]
         told = len(self.recorder.records), len(self.recorder.caught_up_at)
         # Connections take their time to close.
-        assert any(each.called for each in stopping) is not connected
+        assert stopping[1].called is not connected
         self.cluster.run(self.cluster.latency_s)
         assert [self.result_of(each) for each in stopping] == [None] * 3
         assert all(client.closed and not client.open for client in self.cluster.clients)
@@ -109,7 +110,7 @@ class FollowingSetup:
         assert (len(self.recorder.records), len(self.recorder.caught_up_at)) == told
         assert self.health_tracker.health().ready
         # Reading makes no topics.
-        assert all(topics == (TOPIC,) and not creates for _, topics, creates in self.cluster.loads)
+        assert not any(creates for _, _, creates in self.cluster.loads)
 
     def result_of(self, deferred):
         results = []

@@ -25,7 +25,7 @@ from sampleapp.brokers.kafka.config import KafkaConfig
 from sampleapp.brokers.kafka.connections.current_security import CurrentSecurity
 from sampleapp.brokers.kafka.connections.endpoints import make_endpoint_factory
 from sampleapp.brokers.kafka.connections.failure_reason import address
-from sampleapp.brokers.kafka.consumer import METADATA_INTERVAL_S, Subscription
+from sampleapp.brokers.kafka.consumer import METADATA_INTERVAL_S, Consumer, Subscription
 from sampleapp.brokers.kafka.descriptions import Descriptions
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.idempotent_topics import IdempotentTopics
@@ -126,6 +126,7 @@ class KafkaBroker:
         )
         self._clock_check = ClockCheck(new_client=self._new_client, clock=reactor, now=now)
         self._descriptions = Descriptions(new_client=self._new_client, clock=reactor)
+        self._consumer = Consumer(new_client=self._new_client, clock=reactor)
         self._reader = TopicReader(
             new_client=self._new_client, clock=reactor, max_batch_bytes=config.max_batch_bytes
         )
@@ -240,7 +241,7 @@ class KafkaBroker:
             observer=observer,
             start=start,
             partition=partition,
-            new_client=self._new_client,
+            consumer=self._consumer,
             clock=self._reactor,
             health_tracker=self._health_tracker,
             ended=self._subscriptions.ended,

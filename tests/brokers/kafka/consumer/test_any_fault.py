@@ -11,7 +11,9 @@ from twisted.internet.defer import CancelledError
 
 from sampleapp.brokers.kafka.cluster_client import RequestFailed
 from sampleapp.brokers.kafka.consumer import delivery
-from sampleapp.brokers.kafka.consumer.positions import FollowedPartition, Positions
+from sampleapp.brokers.kafka.consumer.fetch_session import FetchSession
+from sampleapp.brokers.kafka.consumer.partition import FollowedPartition
+from sampleapp.brokers.kafka.consumer.positions import Positions
 from sampleapp.brokers.shared.health import HealthTracker
 from tests.support.kafka_simulator import Cluster, FollowingSetup, SimulatedClient, reason, values
 
@@ -36,15 +38,15 @@ CALLS = {
     "partitions_of": SimulatedClient,
     "leader_of": SimulatedClient,
     "update": Positions,
-    "led_by": Positions,
-    "leaders": Positions,
+    "start_in": Positions,
     "open_transactions": Positions,
+    "next_request": FetchSession,
+    "responded": FetchSession,
     "locate": FollowedPartition,
-    "expect_response": FollowedPartition,
-    "set_end": FollowedPartition,
+    "note_end": FollowedPartition,
     "begin_delivery": FollowedPartition,
     "clear_failure": FollowedPartition,
-    "note_empty_response": FollowedPartition,
+    "note_nothing": FollowedPartition,
     "mark_healthy": HealthTracker,
 }
 ANSWERS = ["request", "load_metadata"]

@@ -12,7 +12,7 @@ from sampleapp.brokers.kafka.cluster_client import AfkakClient
 from sampleapp.brokers.kafka.config import parse
 from sampleapp.brokers.kafka.connections.current_security import CurrentSecurity
 from sampleapp.brokers.kafka.connections.endpoints import make_endpoint_factory
-from sampleapp.brokers.kafka.consumer import Subscription
+from sampleapp.brokers.kafka.consumer import Consumer, Subscription
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.shared.health import HealthTracker
 from tests.support.brokers import Recorder, eventually, within
@@ -43,12 +43,15 @@ async def following(cluster, topic, *, reactor=reactor):
     running = Subscription(
         topic=topic,
         observer=recorder,
-        new_client=lambda: AfkakClient(
-            addresses=config.addresses,
-            client_id="tests",
-            endpoint_factory=endpoint_factory,
-            reactor=reactor,
-            listener=Connections(),
+        consumer=Consumer(
+            new_client=lambda: AfkakClient(
+                addresses=config.addresses,
+                client_id="tests",
+                endpoint_factory=endpoint_factory,
+                reactor=reactor,
+                listener=Connections(),
+            ),
+            clock=reactor,
         ),
         clock=reactor,
         health_tracker=health_tracker,

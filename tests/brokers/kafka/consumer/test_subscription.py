@@ -69,12 +69,18 @@ def test_after_all_were_stopped_a_following_is_a_stopped_one():
     assert stopped == [None]
 
 
-def test_each_following_has_a_client_of_its_own(setup):
-    cluster = Cluster()
+def test_all_followings_share_two_connections_to_each_broker(setup):
+    cluster = Cluster(partitions=3)
     one = setup(cluster)
-    one.follow(Recorder())
+    others = [one.follow(Recorder()) for _ in range(5)]
     one.catch_up()
     assert len(cluster.clients) == 2
+    for each in others:
+        each.stop()
+    cluster.run(1)
+    assert not any(client.closed for client in cluster.clients)
+    cluster.logs[0].append(b"a")
+    assert one.until(1) == [b"a"]
 
 
 def test_a_following_that_cannot_begin_is_told_and_can_be_stopped(setup, no_failure_is_lost):
@@ -251,8 +257,11 @@ class FollowingMachine(RuleBasedStateMachine):
         self.number += count
         return values(count, self.number - count)
 
-    @initialize(counts=st.lists(st.integers(min_value=0, max_value=3), max_size=4))
-    def begin(self, counts):
+    @initialize(
+        counts=st.lists(st.integers(min_value=0, max_value=3), max_size=4), has_sessions=st.booleans()
+    )
+    def begin(self, counts, has_sessions):
+        self.cluster.has_sessions = has_sessions
         for partition, count in enumerate(counts):
             if count:
                 self.log(partition).append(*self.next_values(count))
@@ -292,6 +301,14 @@ class FollowingMachine(RuleBasedStateMachine):
     @rule(broker=brokers, seconds=st.sampled_from([0.0, 0.05, 1.0]))
     def slow_down(self, broker, seconds):
         self.cluster.slow[broker] = seconds
+
+    @rule(broker=brokers)
+    def forget_the_sessions(self, broker):
+        self.cluster.sessions[broker].forget()
+
+    @rule(broker=brokers, errors=st.lists(st.sampled_from([-1, 70, 71, 106]), max_size=3))
+    def reject_in_a_session(self, broker, errors):
+        self.cluster.sessions[broker].errors += errors
 
     @rule(broker=brokers)
     def hold(self, broker):
@@ -377,6 +394,7 @@ class FollowingMachine(RuleBasedStateMachine):
         self.cluster.down, self.cluster.silent, self.cluster.ignorant = set(), set(), 0
         self.cluster.slow.clear()
         self.cluster.fates.clear()
+        self.cluster.sessions.clear()
         for number, log in self.cluster.logs.items():
             log.errors = []
             log.stable = None

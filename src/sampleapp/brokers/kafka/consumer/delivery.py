@@ -10,7 +10,8 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
 from sampleapp.brokers.kafka.batches import FetchedPage, UnreadableBatch, read_batches
-from sampleapp.brokers.kafka.consumer.positions import FollowedPartition, Positions
+from sampleapp.brokers.kafka.consumer.partition import SLICE_S, FollowedPartition
+from sampleapp.brokers.kafka.consumer.positions import Positions
 from sampleapp.brokers.kafka.protocol import Fetched
 from sampleapp.brokers.shared.observers import (
     batch_observer,
@@ -31,7 +32,6 @@ __all__ = ["Delivery"]
 # The limits of one slice. Whichever is reached first ends it.
 _SLICE_RECORDS: Final = 500
 _SLICE_BATCHED_RECORDS: Final = 2000
-_SLICE_S: Final = 0.005
 _BATCH_RECORDS: Final = 250
 """Maximum records and headers in one call of the observer."""
 _LOG_INTERVAL_S: Final = 10.0
@@ -101,10 +101,19 @@ class Delivery:
         self._told_something = True
         tell_begun_at(self._position_observer, partition.number, position)
 
-    def begin_slice(self) -> None:
-        """Begin a slice. To be called directly by the reactor, so that the slice has its full length."""
-        self._slice_began_s = self._clock.seconds()
+    def begin_slice(self, began_s: float) -> None:
+        """
+        Begin a slice.
+
+        :param began_s: when this turn of the reactor began its work.
+        """
+        self._slice_began_s = began_s
         self._slice_records = 0
+
+    async def ended(self) -> None:
+        """Wait for the end of deliveries that are under way, which is near after `stop`."""
+        async with self._one:
+            pass
 
     async def deliver(self, partition: FollowedPartition, fetched: Fetched) -> None:
         """
@@ -133,7 +142,7 @@ class Delivery:
 
     def check_caught_up(self) -> None:
         """Tell the observer, once, that it has caught up, if it has."""
-        if self._told_caught_up or self._stopped or not self._positions.caught_up:
+        if self._told_caught_up or self._stopped or not self._positions.is_caught_up(self._clock.seconds()):
             return
         self._told_caught_up = self._told_something = True
         tell_caught_up(self._observer, topic=self._topic)
@@ -171,10 +180,10 @@ class Delivery:
         """Wait for the next slice if this one is over. Return ``False`` if nothing more may be delivered."""
         if (
             self._slice_records >= self._most_records
-            or self._clock.seconds() - self._slice_began_s >= _SLICE_S
+            or self._clock.seconds() - self._slice_began_s >= SLICE_S
         ):
             await self._pause.sleep(0)
-            self.begin_slice()
+            self.begin_slice(self._clock.seconds())
         return not self._stopped and not partition.dropped
 
     def _skip(self, partition: int, first_offset: int, last_offset: int) -> None:

@@ -6,11 +6,13 @@ from collections.abc import Callable
 from typing import Final
 from uuid import UUID
 
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from sampleapp.brokers.kafka.cluster_client import ClusterClient, RequestFailed
-from sampleapp.brokers.kafka.consumer.positions import RETRY, Positions, ReadFailure
+from sampleapp.brokers.kafka.consumer.partition import RETRY, ReadFailure
+from sampleapp.brokers.kafka.consumer.positions import Positions
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.concurrency.pause import Pause
 
@@ -60,6 +62,7 @@ class Discovery:
         self._reset = reset
         self._idle = Pause(clock)
         self._pace = Pause(clock)
+        self._loading: Deferred[None] | None = None
         self._stopped = False
         self._wanted = False
         self._failures = 0
@@ -69,8 +72,10 @@ class Discovery:
         self._former_ids: set[UUID] = set()
 
     def stop(self) -> None:
-        """End `run`, as soon as the request in flight has failed."""
+        """End `run`."""
         self._stopped = True
+        if self._loading is not None:
+            self._loading.cancel()
         self._idle.end()
         self._pace.end()
 
@@ -102,7 +107,12 @@ class Discovery:
     async def _load(self) -> float:
         """:return: the time until the next load, in seconds."""
         try:
-            await self._client.load_metadata([self._topic], auto_create=False)
+            self._loading = self._client.load_metadata([self._topic], auto_create=False)
+            await self._loading
+        except CancelledError:
+            if not self._stopped:
+                raise
+            return 0
         except RequestFailed as error:
             return self._failed(
                 f"The topic {self._topic} cannot be read: {error.reason.sentence}",
@@ -110,7 +120,9 @@ class Discovery:
             )
         if self._stopped:
             return 0
-        code = self._client.topic_error(self._topic)
+        return self._learn(self._client.topic_error(self._topic))
+
+    def _learn(self, code: int | None) -> float:
         if code == ErrorCode.NONE:
             return self._exists()
         if code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC_EXCEPTION):
@@ -155,16 +167,17 @@ class Discovery:
             self._former_ids.add(self.topic_id)
             self._reset("The topic was deleted and created again")
         self.topic_id = topic_id or self.topic_id
-        gone = self._positions.update(leaders, topic=self._topic, now_s=now_s)
+        gone = self._positions.update(leaders, now_s=now_s)
         if gone:
             # The partitions of a topic are never removed: this is another topic.
             self._reset(
                 f"The topic was deleted and created again without partition(s) {', '.join(map(str, gone))}"
             )
-            self._positions.update(leaders, topic=self._topic, now_s=now_s)
+            self._positions.update(leaders, now_s=now_s)
         if self._positions.settled:
             self._unsettled = 0
-            return self._interval_s
+            # At the same moments for all topics, so that one request has all of them.
+            return self._interval_s - now_s % self._interval_s
         self._unsettled += 1
         return min(RETRY.delay_s(self._unsettled), _UNSETTLED_POLL_S)
 

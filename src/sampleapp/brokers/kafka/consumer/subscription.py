@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Final
+from uuid import UUID
 
-from twisted.internet.defer import Deferred, maybeDeferred, succeed
-from twisted.internet.interfaces import IReactorTime
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from zope.interface import implementer
 
 from sampleapp.brokers.kafka.batches import DEFAULT_MAX_BATCH_BYTES
-from sampleapp.brokers.kafka.cluster_client import AfkakClient
+from sampleapp.brokers.kafka.consumer.consumer import Consumer
 from sampleapp.brokers.kafka.consumer.delivery import Delivery
 from sampleapp.brokers.kafka.consumer.discovery import Discovery
-from sampleapp.brokers.kafka.consumer.fetching import Fetching
-from sampleapp.brokers.kafka.consumer.positions import FollowedPartition, Positions
+from sampleapp.brokers.kafka.consumer.partition import FollowedPartition
+from sampleapp.brokers.kafka.consumer.positions import Positions
+from sampleapp.brokers.kafka.protocol import Fetched
 from sampleapp.brokers.shared.health import HealthTracker
 from sampleapp.concurrency.pause import Pause
 from sampleapp.concurrency.waiters import Waiters
@@ -26,17 +28,19 @@ __all__ = ["METADATA_INTERVAL_S", "Subscription"]
 
 METADATA_INTERVAL_S: Final = 10.0
 """The time between two loads of metadata without errors, in seconds."""
+_CHECK_S: Final = 0.5
+"""The interval of checks while the passing of time alone may change something, in seconds."""
 _MAX_LISTED: Final = 5
 
 
 @implementer(ISubscription)
 class Subscription:
     """
-    Reads one topic, with a client of its own.
+    Reads one topic.
 
-    One loop loads the metadata (`Discovery`), and for each leader another loop fetches records (`Fetching`),
-    so that a slow or dead broker delays only its own partitions. `Positions` has the state of the partitions;
-    `Delivery` passes records to the observer.
+    A loop loads the metadata (`Discovery`). `Positions` has the state of the partitions. The fetchers of
+    their leaders read them, for all subscriptions (`Consumer`), so a slow or dead broker delays only its own
+    partitions. `Delivery` passes records to the observer.
 
     A topic that was deleted and created again is read from its first record on, after the observer was told
     to discard all records. The new topic is recognised by its id (KIP-516). If the brokers have no topic ids,
@@ -53,7 +57,7 @@ class Subscription:
         *,
         topic: str,
         observer: IRecordObserver,
-        new_client: Callable[[], AfkakClient],
+        consumer: Consumer,
         clock: IReactorTime,
         health_tracker: HealthTracker,
         start: Start | FromOffsets = EARLIEST,
@@ -63,7 +67,7 @@ class Subscription:
         max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES,
     ) -> None:
         """
-        :param new_client: makes the client, which is closed at the end; called once, by `begin`.
+        :param consumer: has the connections and the fetchers.
         :param health_tracker: keeps the state of reading; this subscription is one of its parts.
         :param ended: called when the following was stopped and nothing of it is running any longer.
         :param metadata_interval_s: the time between two loads of metadata without errors, in seconds. New
@@ -73,12 +77,12 @@ class Subscription:
         :param max_batch_bytes: maximum size of a batch after decompression; a larger one is skipped.
         """
         self.topic = topic
-        self._new_client = new_client
+        self._consumer = consumer
         self._clock = clock
         self._health_tracker = health_tracker
         self._metadata_interval_s = metadata_interval_s
         self._ended = ended
-        self._positions = Positions(start=start, only=partition)
+        self._positions = Positions(follower=self, start=start, only=partition)
         self._delivery = Delivery(
             topic=topic,
             observer=observer,
@@ -87,15 +91,12 @@ class Subscription:
             max_batch_bytes=max_batch_bytes,
         )
         self._pause = Pause(clock)
-        self._client: AfkakClient | None = None
-        self._client_closed: Deferred[None] = Deferred()
         self._discovery: Discovery | None = None
-        self._fetching: dict[int, Fetching] = {}
-        self._fetching_ends: list[Deferred[None]] = []
+        self._check: IDelayedCall | None = None
         self._transactions = _OpenTransactions(topic=topic, health_tracker=health_tracker)
         self._stopped = False
         self._running = False
-        self._has_failed = False
+        self._has_failed = self._has_joined = False
         self._stop_waiters: Waiters[None] = Waiters()
 
     def begin(self) -> None:
@@ -138,81 +139,41 @@ class Subscription:
         """See `ISubscription.lag`. It counts offsets up to the high watermarks, including control records."""
         return self._positions.lag
 
-    def _end(self) -> None:
-        self._delivery.stop()
-        self._pause.end()
-        if self._discovery is not None:
-            self._discovery.stop()
-        for fetching in self._fetching.values():
-            fetching.stop()
-        if self._client is not None:
-            # Closing fails the requests in flight, so that the loops end at once.
-            closing = maybeDeferred(self._client.close)
-            closing.addErrback(lambda failure: self._log.failure("Closing a client failed", failure=failure))
-            closing.addCallback(self._client_closed.callback)
+    # Follower
 
-    async def _run(self) -> None:
-        # No record may arrive before `IBroker.follow` has returned.
-        await self._pause.sleep(0)
-        if not self._stopped:
-            try:
-                await self._read(self._new_client())
-            except Exception:  # noqa: BLE001 -- any fault: `stop` must still work
-                self._log.failure(
-                    "Following topic {topic} has failed. It is not read until the service is restarted",
-                    topic=self.topic,
-                )
-                self._has_failed = True
-                self._health_tracker.expect(
-                    self, f"The topic {self.topic} is not followed any longer; see the log."
-                )
-                await self._pause.sleep(None)
-        self._health_tracker.forget(self)
-        self._transactions.forget()
-        self._running = False
-        self._ended(self)
-        self._stop_waiters.succeed(None)
+    @property
+    def topic_id(self) -> UUID | None:
+        """See `Follower.topic_id`."""
+        return None if self._discovery is None else self._discovery.topic_id
 
-    async def _read(self, client: AfkakClient) -> None:
-        """Read until stopped."""
-        self._client = client
-        self._discovery = Discovery(
-            topic=self.topic,
-            client=client,
-            positions=self._positions,
-            clock=self._clock,
-            interval_s=self._metadata_interval_s,
-            changed=self._changed,
-            reset=self._reset,
-        )
-        await self._discovery.run()
-        for end in self._fetching_ends:
-            await end
-        await self._client_closed
+    def start_in(self, partition: int) -> Start:
+        """See `Follower.start_in`."""
+        return self._positions.start_in(partition)
 
-    def _changed(self) -> None:
-        """Apply a change of the partitions. A fault must not end the loop that calls this."""
+    def tell_located(self, partition: FollowedPartition, *, before: int | None) -> None:
+        """See `Follower.tell_located`."""
+        self._delivery.tell_located(partition, before=before)
+
+    async def deliver(self, partition: FollowedPartition, fetched: Fetched, *, began_s: float) -> None:
+        """See `Follower.deliver`."""
+        self._delivery.begin_slice(began_s)
+        await self._delivery.deliver(partition, fetched)
+
+    def changed(self) -> None:
+        """See `Follower.changed`. A fault must not end the loop that calls this."""
         try:
-            self._apply_change()
+            self._report()
+            self._delivery.check_caught_up()
         except Exception:  # noqa: BLE001 -- any fault; reading goes on, and this is called again
             self._log.failure("Updating the partitions of topic {topic} failed", topic=self.topic)
 
-    def _apply_change(self) -> None:
-        for node_id in self._positions.leaders():
-            # Looked up each time: if the first request fails at once, this method is called recursively.
-            if node_id not in self._fetching:
-                self._begin_fetching(node_id)
-        for fetching in list(self._fetching.values()):
-            fetching.wake()
-        self._report()
-        self._delivery.check_caught_up()
+    def refresh_metadata(self) -> None:
+        """See `Follower.refresh_metadata`."""
+        if self._discovery is not None:
+            self._discovery.refresh()
 
-    def _reset(self, why: str | None) -> None:
-        """
-        Discard all records and positions: the topic does not have these records any longer.
-
-        :param why: a sentence for the log, without the period; ``None`` if it has been logged.
-        """
+    def reset(self, why: str | None) -> None:
+        """See `Follower.reset`. Without a reason, it has been logged."""
         if why is not None:
             self._log.warn(
                 "{why}. The topic {topic} is read again from its first record on", why=why, topic=self.topic
@@ -220,24 +181,72 @@ class Subscription:
         self._positions.reset()
         self._delivery.reset()
 
-    def _begin_fetching(self, node_id: int) -> None:
-        discovery = self._discovery
-        if self._stopped or self._client is None or discovery is None:
-            return
-        fetching = Fetching(
-            node_id=node_id,
+    # Running
+
+    def _end(self) -> None:
+        self._delivery.stop()
+        self._pause.end()
+        self._positions.reset()
+        if self._discovery is not None:
+            self._discovery.stop()
+        if self._check is not None:
+            self._check.cancel()
+            self._check = None
+
+    async def _run(self) -> None:
+        # No record may arrive before `IBroker.follow` has returned.
+        await self._pause.sleep(0)
+        if not self._stopped:
+            try:
+                await self._read()
+            except Exception:  # noqa: BLE001 -- any fault: `stop` must still work
+                self._log.failure(
+                    "Following topic {topic} has failed. It is not read until the service is restarted",
+                    topic=self.topic,
+                )
+                self._has_failed = True
+                self._positions.reset()
+                self._health_tracker.expect(
+                    self, f"The topic {self.topic} is not followed any longer; see the log."
+                )
+                await self._pause.sleep(None)
+        if self._has_joined:
+            await self._delivery.ended()
+            await self._consumer.leave(self.topic)
+        self._health_tracker.forget(self)
+        self._transactions.forget()
+        self._running = False
+        self._ended(self)
+        self._stop_waiters.succeed(None)
+
+    async def _read(self) -> None:
+        """Read until stopped."""
+        client = self._consumer.join(self.topic)
+        self._has_joined = True
+        self._discovery = Discovery(
             topic=self.topic,
-            client=self._client,
+            client=client,
             positions=self._positions,
-            delivery=self._delivery,
             clock=self._clock,
-            topic_id=lambda: discovery.topic_id,
-            changed=self._changed,
-            refresh_metadata=discovery.refresh,
-            reset=self._reset,
+            interval_s=self._metadata_interval_s,
+            changed=self._assign,
+            reset=self.reset,
         )
-        self._fetching[node_id] = fetching
-        self._fetching_ends.append(Deferred.fromCoroutine(fetching.run()))
+        await self._discovery.run()
+
+    def _assign(self) -> None:
+        """Have the partitions read from their leaders. A fault must not end the loop that calls this."""
+        try:
+            for partition in list(self._positions):
+                self._consumer.assign(partition)
+            self._consumer.wake()
+        except Exception:  # noqa: BLE001 -- any fault; this is called again
+            self._log.failure("Updating the partitions of topic {topic} failed", topic=self.topic)
+        self.changed()
+
+    def _check_later(self) -> None:
+        self._check = None
+        self.changed()
 
     def _report(self) -> None:
         if self._stopped or self._discovery is None:
@@ -247,7 +256,10 @@ class Subscription:
             self._health_tracker.mark_failed(self, failure.sentence)
         elif self._positions.begun:
             self._health_tracker.mark_healthy(self)
-        self._transactions.update(self._positions.open_transactions(self._clock.seconds()))
+        now_s = self._clock.seconds()
+        self._transactions.update(self._positions.open_transactions(now_s))
+        if self._check is None and self._positions.is_pending(now_s):
+            self._check = self._clock.callLater(_CHECK_S, self._check_later)
 
 
 class _OpenTransactions:

@@ -1,0 +1,111 @@
+"""The client's side of a fetch session: the partitions, and what of them has changed (KIP-227)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from msgspec import Struct
+
+from sampleapp.brokers.kafka.error_code import ErrorCode
+
+__all__ = ["FetchSession", "SessionKey", "SessionRequest"]
+
+_MAX_EPOCH: Final = 2**31 - 1
+
+
+class SessionKey(NamedTuple):
+    """A partition of a topic. A topic that is deleted and created again has another id."""
+
+    topic: str
+    topic_id: UUID | None
+    partition: int
+
+
+class SessionRequest(Struct, frozen=True):
+    """The parts of a Fetch that depend on the session; see `SessionFetchRequest`."""
+
+    session_id: int
+    session_epoch: int
+    topics: Sequence[tuple[str, Sequence[tuple[int, int]]]]
+    topic_ids: Mapping[str, UUID]
+    uses_ids: bool
+    forgotten: Sequence[tuple[str, UUID | None, Sequence[int]]]
+
+
+class FetchSession:
+    """
+    The partitions that a broker should fetch, request after request, and what it knows of them.
+
+    A broker without sessions, or without room for another one, answers with the session id 0: then every
+    request names all partitions.
+    """
+
+    def __init__(self) -> None:
+        self._offsets: dict[SessionKey, int] = {}
+        self._changed: set[SessionKey] = set()
+        self._forgotten: set[SessionKey] = set()
+        self._id = self._epoch = 0
+        self._topic_ids: dict[str, UUID] = {}
+        self._uses_ids = True
+
+    def put(self, key: SessionKey, offset: int) -> None:
+        """Fetch a partition from this offset on."""
+        if self._offsets.get(key) != offset:
+            self._changed.add(key)
+        self._offsets[key] = offset
+        # A broker removes the forgotten partitions after it has added the others.
+        if key in self._forgotten:
+            self._forgotten.remove(key)
+            self._changed.add(key)
+
+    def remove(self, key: SessionKey) -> None:
+        """Fetch a partition no longer."""
+        del self._offsets[key]
+        self._changed.discard(key)
+        self._forgotten.add(key)
+
+    def next_request(self) -> SessionRequest:
+        """Return the next request, with the changes since the last one."""
+        if self._changed or self._forgotten:
+            self._topic_ids = {key.topic: key.topic_id for key in self._offsets if key.topic_id is not None}
+            uses_ids = all(key.topic_id is not None for key in self._offsets)
+            if uses_ids is not self._uses_ids:
+                # Topics have ids in all requests of a session, or in none (KIP-516).
+                self._uses_ids, self._epoch = uses_ids, 0
+        is_full = self._epoch == 0
+        topics: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
+        for key in self._offsets if is_full else self._changed:
+            topics[key.topic].append((key.partition, self._offsets[key]))
+        forgotten: defaultdict[tuple[str, UUID | None], list[int]] = defaultdict(list)
+        for key in () if is_full else self._forgotten:
+            # In a session without ids, a topic that is created again is the same one.
+            if self._uses_ids or not any(key[::2] == each[::2] for each in self._changed):
+                forgotten[key.topic, key.topic_id].append(key.partition)
+        self._changed.clear()
+        self._forgotten.clear()
+        return SessionRequest(
+            self._id,
+            self._epoch,
+            list(topics.items()),
+            self._topic_ids,
+            self._uses_ids,
+            [(topic, topic_id, numbers) for (topic, topic_id), numbers in forgotten.items()],
+        )
+
+    def responded(self, session_id: int) -> None:
+        """Note a response without an error, and the session id in it."""
+        self._id = session_id
+        self._epoch = 0 if not session_id else self._epoch % _MAX_EPOCH + 1
+
+    def lost(self, error: int = ErrorCode.NONE) -> None:
+        """
+        Begin another session with the next request: the broker may not know the changes of the last one.
+
+        :param error: the error in the response, if there was one.
+        """
+        self._epoch = 0
+        if error == ErrorCode.FETCH_SESSION_ID_NOT_FOUND:
+            self._id = 0

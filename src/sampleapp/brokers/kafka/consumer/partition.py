@@ -1,0 +1,414 @@
+"""One partition that is followed: its position, its state, and the error that stops its reading."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import Final, Protocol
+from uuid import UUID
+
+from msgspec import Struct
+
+from sampleapp.brokers.kafka.protocol import Fetched
+from sampleapp.concurrency.backoff import Backoff
+from sampleapp.model import EARLIEST, FromEnd, FromOffset, Start
+
+__all__ = [
+    "RETRY",
+    "SLICE_S",
+    "Event",
+    "Extent",
+    "FollowedPartition",
+    "Follower",
+    "Found",
+    "ReadFailure",
+    "State",
+]
+
+RETRY: Final = Backoff(first_s=0.1, max_s=5.0)
+"""The delays between attempts to read."""
+SLICE_S: Final = 0.005
+"""The time that delivering may take in one turn of the reactor, in seconds."""
+
+_REPLACED_AFTER_S: Final = 1.0
+"""A log counts as replaced after this time: a former leader, whose log may be shorter, may still answer."""
+_GONE_AFTER_S: Final = 1.0
+"""A partition counts as removed after this time: brokers learn of changes one after another."""
+_NOTHING_LEFT_AFTER_S: Final = 5.0
+"""See `FollowedPartition.note_empty_response`."""
+_OPEN_TRANSACTION_AFTER_S: Final = 10.0
+"""A transaction that is open for a shorter time is not logged."""
+
+
+class ReadFailure(Struct, frozen=True):
+    """An error that stops reading."""
+
+    sentence: str
+    """For the operator."""
+    public: str
+    """For any caller: without addresses and paths."""
+
+
+class Extent(Struct, frozen=True, gc=False):
+    """The first and the last offset of a partition, from its leader."""
+
+    error: int
+    """Kafka's error code. The offsets are valid only if it is 0."""
+    earliest: int = -1
+    latest: int = -1
+    """The high watermark."""
+    since: int = -1
+    """The first offset at or after the start time, if one was given; -1 if there is none."""
+    stable: int = -1
+    """
+    The last stable offset, if the start is relative to the end; -1 if it is not known.
+
+    Records of transactions that are open now are read when they are committed.
+    """
+
+
+class Found(Enum):
+    """The result of comparing a position with the extent of its partition."""
+
+    IN_THE_LOG = "the position is valid"
+    DELETED = "the records there were deleted: reading goes on with the first one that remains"
+    UNCERTAIN = "this broker may not be the leader any longer: load the metadata again"
+    REPLACED = "the log ends before the position: it is another log than the one that was read"
+
+
+class State(Enum):
+    """The states of a partition."""
+
+    LOST = "its position must be located in the log: it is new, or may be outside"
+    LOCATING = "a ListOffsets request names it"
+    READY = "a Fetch may name it"
+    FETCHING = "a Fetch names it"
+    WAITING = "it has no more records for now: the Fetch that waits for new ones should name it"
+    DELIVERING = "its records are being delivered, and no request may name it"
+    DROPPED = "it was removed from the topic, or following has ended: nothing more is delivered"
+
+
+class Event(Enum):
+    """The events in the life of a partition."""
+
+    ASKED = auto()
+    """A request names it."""
+    LOCATED = auto()
+    """The log has its position."""
+    NOTHING = auto()
+    """A response has no records for it."""
+    RECORDS = auto()
+    """A response has records for it."""
+    OUT_OF_RANGE = auto()
+    """The position may be outside the log."""
+    RELEASED = auto()
+    """The request failed, was rejected, or its response is ignored."""
+    DELIVERED = auto()
+    """The records were delivered."""
+    DROPPED = auto()
+    """It was removed from the topic, or following has ended."""
+
+
+TRANSITIONS: Final[dict[State, dict[Event, State]]] = {
+    State.LOST: {
+        Event.ASKED: State.LOCATING,
+        Event.OUT_OF_RANGE: State.LOST,
+        Event.RELEASED: State.LOST,
+        Event.DROPPED: State.DROPPED,
+    },
+    State.LOCATING: {
+        Event.LOCATED: State.READY,
+        Event.RELEASED: State.LOST,
+        Event.DROPPED: State.DROPPED,
+    },
+    State.READY: {
+        Event.ASKED: State.FETCHING,
+        Event.OUT_OF_RANGE: State.LOST,
+        Event.RELEASED: State.READY,
+        Event.DROPPED: State.DROPPED,
+    },
+    State.FETCHING: {
+        Event.NOTHING: State.WAITING,
+        Event.RECORDS: State.DELIVERING,
+        Event.OUT_OF_RANGE: State.LOST,
+        Event.RELEASED: State.READY,
+        Event.DROPPED: State.DROPPED,
+    },
+    State.WAITING: {
+        Event.ASKED: State.FETCHING,
+        Event.RELEASED: State.READY,
+        Event.DROPPED: State.DROPPED,
+    },
+    State.DELIVERING: {
+        Event.DELIVERED: State.READY,
+        Event.RELEASED: State.DELIVERING,
+        Event.DROPPED: State.DROPPED,
+    },
+    State.DROPPED: dict.fromkeys(Event, State.DROPPED),
+}
+"""The next state after an event; no other pairs may occur."""
+
+
+class Follower(Protocol):
+    """The subscription of a partition, as the fetcher of the partition sees it."""
+
+    topic: str
+
+    @property
+    def topic_id(self) -> UUID | None:
+        """The id of the topic; ``None`` if it does not exist, or the brokers have no topic ids."""
+
+    def start_in(self, partition: int) -> Start:
+        """Return where to begin in a partition that exists when following begins."""
+
+    def tell_located(self, partition: FollowedPartition, *, before: int | None) -> None:
+        """Handle a position that may have changed without records. ``before`` is the old one."""
+
+    async def deliver(self, partition: FollowedPartition, fetched: Fetched, *, began_s: float) -> None:
+        """
+        Deliver records to the observer, and keep the partition's position up to date.
+
+        :param began_s: when this turn of the reactor began its work.
+        :raise sampleapp.brokers.kafka.batches.UnreadableBatch: a batch cannot be read.
+        """
+
+    def changed(self) -> None:
+        """Handle changes of partitions, such as an error or its end."""
+
+    def refresh_metadata(self) -> None:
+        """Load the metadata soon: it may be out of date."""
+
+    def reset(self, why: str) -> None:
+        """Discard all records and positions: the log of a partition was replaced."""
+
+
+class Holder(Protocol):
+    """The fetcher of a partition, as the partition sees it."""
+
+    def add(self, partition: FollowedPartition) -> None:
+        """Read the partition; to be followed by `wake`."""
+
+    def release(self, partition: FollowedPartition) -> None:
+        """Name the partition in no further request, and ignore the responses to earlier ones."""
+
+    def wake(self) -> None:
+        """Look for partitions that are ready."""
+
+
+class FollowedPartition:
+    """The reading state of one partition."""
+
+    def __init__(self, number: int, *, follower: Follower, existed: bool) -> None:
+        """:param existed: ``True`` if it existed when following began, so that catching up waits for it."""
+        self.number = number
+        self.follower = follower
+        self.state = State.LOST
+        self.holder: Holder | None = None
+        self.leader: int | None = None
+        self.position: int | None = None
+        """The offset to read next; ``None`` until the extent of the partition is known."""
+        self.last_round = 0
+        """The round that had its last records. The earliest comes first, so that none starves (KIP-74)."""
+        self.failures = 0
+        self.failure: ReadFailure | None = None
+        self.retry_at_s = 0.0
+        self._end: int | None = None
+        """The high watermark in the last response."""
+        self._stable = -1
+        """The last stable offset in the last response."""
+        self._goal: int | None = None
+        """The high watermark when the position was first located: catching up ends there."""
+        self._beyond_since_s: float | None = None
+        """The time since which the leader's log ends before the position."""
+        self._missing_since_s: float | None = None
+        """The time since which it is missing from the metadata."""
+        self._existed = self._awaited = existed
+        self._nothing_since_s: float | None = None
+        self._transaction_since_s: float | None = None
+        self._fresh = True
+        """``True`` if nothing was read since the position was located."""
+
+    # Queries
+
+    @property
+    def dropped(self) -> bool:
+        """``True`` if no more of its records may be delivered."""
+        return self.state is State.DROPPED
+
+    @property
+    def settled(self) -> bool:
+        """``True`` if it has a leader, and the last attempt to read had no error."""
+        return not self.failures and self.leader is not None and self._missing_since_s is None
+
+    @property
+    def lag(self) -> int | None:
+        """The number of offsets from the position to the end; ``None`` while unknown."""
+        if self.position is None or self._end is None:
+            return None
+        return max(0, self._end - self.position)
+
+    def is_awaited(self, now_s: float) -> bool:
+        """Return ``True`` if catching up waits for it."""
+        if self._awaited and self._goal is not None and self.position is not None:
+            since_s = self._nothing_since_s
+            has_nothing_left = since_s is not None and now_s - since_s >= _NOTHING_LEFT_AFTER_S
+            self._awaited = self.position < self._goal and not has_nothing_left
+        return self._awaited
+
+    def has_nothing(self) -> bool:
+        """Return ``True`` if the last response had nothing for it, although catching up waits for it."""
+        return self._nothing_since_s is not None
+
+    def has_open_transaction(self) -> bool:
+        """Return ``True`` if an open transaction blocks reading."""
+        return self._transaction_since_s is not None
+
+    def is_blocked(self, now_s: float) -> bool:
+        """Return ``True`` if an open transaction has blocked reading for `_OPEN_TRANSACTION_AFTER_S`."""
+        since_s = self._transaction_since_s
+        return since_s is not None and now_s - since_s >= _OPEN_TRANSACTION_AFTER_S
+
+    # Events
+
+    def handle(self, event: Event) -> None:
+        """Go to the next state: see `TRANSITIONS`."""
+        self.state = TRANSITIONS[self.state][event]
+
+    def drop(self) -> None:
+        """Deliver nothing more: it was removed from the topic, or following has ended."""
+        self.handle(Event.DROPPED)
+        if self.holder is not None:
+            self.holder.release(self)
+
+    def locate(self, extent: Extent, *, now_s: float, start: Start = EARLIEST) -> Found:
+        """
+        Set the first position, or correct it if it is not in the log any longer.
+
+        :param start: where to begin, if the partition existed when following began.
+        """
+        position = self.position
+        found = Found.IN_THE_LOG
+        if position is None:
+            self.position = _first_offset(extent, start) if self._existed else extent.earliest
+            self._goal, self._fresh = extent.latest, True
+            self._end = extent.latest
+        elif position < extent.earliest:
+            self.position = extent.earliest
+            found = Found.DELETED
+        elif position > extent.latest:
+            if self._beyond_since_s is None:
+                self._beyond_since_s = now_s
+            return Found.REPLACED if now_s - self._beyond_since_s >= _REPLACED_AFTER_S else Found.UNCERTAIN
+        else:
+            # Another broker, a former leader, has answered that the position is not in the log.
+            found = Found.UNCERTAIN
+        self.handle(Event.LOCATED)
+        self._beyond_since_s = None
+        return found
+
+    def discard_unread_position(self) -> None:
+        """Locate the position again if nothing was read: it may be that of a former topic of this name."""
+        if self._fresh:
+            self.position = self._goal = None
+            self.handle(Event.OUT_OF_RANGE)
+
+    def note_end(self, fetched: Fetched, *, now_s: float) -> None:
+        """Note the high watermark and the last stable offset, if the leader sent them."""
+        if fetched.high_watermark < 0:
+            return
+        self._end, self._stable = fetched.high_watermark, fetched.last_stable_offset
+        self._look_for_transaction(now_s)
+
+    def note_nothing(self, *, is_alone: bool, now_s: float) -> None:
+        """
+        Note a response without records from the position on.
+
+        This is normal at the end of the log, and before an open transaction. It also happens if compaction
+        has removed the last records below the high watermark, or an unclean election has cut them off: then
+        no fetch ever reaches the end. Java's consumer waits there for ever; here catching up waits for
+        `_NOTHING_LEFT_AFTER_S` only. The position does not change: a broker with tiered storage (KIP-405)
+        sends nothing if getting old segments takes too long.
+
+        :param is_alone: ``True`` if the response had no records of partitions before this one. Otherwise the
+            size limits may have left no room for its records.
+        """
+        if self.has_open_transaction() or not self.is_awaited(now_s):
+            self._nothing_since_s = None
+        elif is_alone and self._nothing_since_s is None:
+            self._nothing_since_s = now_s
+
+    def begin_delivery(self, fetch_round: int) -> None:
+        """Note that batches of this round are being delivered."""
+        self.handle(Event.RECORDS)
+        self.last_round = fetch_round
+        self._nothing_since_s = self._transaction_since_s = None
+        self._fresh = False
+
+    def end_delivery(self, now_s: float) -> None:
+        """Note that the records were delivered, or as many as can be read."""
+        self.handle(Event.DELIVERED)
+        self._look_for_transaction(now_s)
+
+    def mark_failed(self, failure: ReadFailure, *, now_s: float, transient: bool = False) -> None:
+        """
+        Note an error, and back off: each time longer.
+
+        :param transient: ``True`` for an error that is normal in a healthy cluster, such as a change of the
+            leader. It is reported only if it repeats.
+        """
+        self.failures += 1
+        self.retry_at_s = now_s + RETRY.delay_s(self.failures)
+        if self.failures > 1 or not transient:
+            self.failure = failure
+
+    def clear_failure(self) -> None:
+        """Note that reading had no error."""
+        self.failures = 0
+        self.failure = None
+        self._missing_since_s = None
+
+    def _look_for_transaction(self, now_s: float) -> None:
+        if self.position is None or self._end is None or not self._stable <= self.position < self._end:
+            self._transaction_since_s = None
+        elif self._transaction_since_s is None:
+            self._transaction_since_s = now_s
+
+    # Metadata
+
+    def set_leader(self, leader: int | None, *, now_s: float) -> None:
+        """Set the node id of the leader; ``None`` for none."""
+        self._missing_since_s = None
+        if leader is None:
+            number = self.number
+            self.mark_failed(
+                ReadFailure(
+                    f"Partition {number} of the topic {self.follower.topic} has no leader, so nothing can be "
+                    "read from it.",
+                    f"Partition {number} has no leader, so nothing can be read from it.",
+                ),
+                now_s=now_s,
+                transient=True,
+            )
+        elif leader != self.leader:
+            self.retry_at_s = now_s
+        self.leader = leader
+
+    def note_missing(self, now_s: float) -> bool:
+        """
+        Note that it is missing from the metadata.
+
+        :return: ``True`` if it was removed: for `_GONE_AFTER_S` neither the metadata nor its leader knew it.
+        """
+        if self._missing_since_s is None:
+            self._missing_since_s = now_s
+            return False
+        is_gone = now_s - self._missing_since_s >= _GONE_AFTER_S
+        return is_gone and self.failures > 0 and self.state is not State.DELIVERING
+
+
+def _first_offset(extent: Extent, start: Start) -> int:
+    if isinstance(start, FromOffset):
+        return min(max(start.offset, extent.earliest), extent.latest)
+    if isinstance(start, FromEnd):
+        end = extent.latest if extent.stable < 0 else min(extent.stable, extent.latest)
+        return max(end - start.count, extent.earliest)
+    return extent.latest if extent.since < 0 else extent.since
