@@ -7,7 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from sampleapp.cli._warnings import warnings_on_stderr
 from tests.support.kafka_log import produce
+from tests.support.kafka_simulator import Cluster, FollowingSetup, values
 from tests.support.mock_cluster import MockCluster
 
 COMMAND = Path(sys.executable).with_name("sampleapp")
@@ -34,3 +36,26 @@ def test_a_batch_that_is_too_large_is_a_warning_on_stderr_and_the_others_are_pri
         f"from offset {offset} to {offset}."
         for offset in (1, 2)
     ]
+
+
+def test_records_that_were_deleted_and_a_topic_that_is_read_again_are_warnings_as_well(capsys):
+    cluster = Cluster()
+    log = cluster.logs[0]
+    log.append(*values(3))
+    following = FollowingSetup(cluster)
+    following.catch_up()
+    with warnings_on_stderr():
+        cluster.down = set(cluster.brokers)
+        log.append(*values(5))
+        log.append(*values(5))
+        log.delete_before(8)
+        cluster.run(1)
+        cluster.mend()
+        following.until(8)
+        cluster.make_again()
+        cluster.run(15)
+    following.stop()
+    deleted, again = capsys.readouterr().err.splitlines()
+    assert deleted.startswith("Records of the topic t were deleted by Kafka")
+    assert "offsets 3 to 7 of partition 0" in deleted
+    assert again.endswith("The topic t is read again from its first record on.")

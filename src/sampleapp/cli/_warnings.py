@@ -14,7 +14,7 @@ __all__ = ["warnings_on_stderr"]
 
 _KAFKA = "sampleapp.brokers.kafka.consumer"
 _NAMESPACES: Final = frozenset(
-    {f"{_KAFKA}.delivery.Delivery", f"{_KAFKA}.fetching.Fetching", f"{_KAFKA}.following.Following"}
+    {f"{_KAFKA}.delivery.Delivery", f"{_KAFKA}.fetcher._NotWaiting", f"{_KAFKA}.subscription.Subscription"}
 )
 """Loggers of warnings about records. The state of the broker is in its health instead."""
 
