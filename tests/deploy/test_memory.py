@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from sampleapp.brokers.kafka.config import parse
-from sampleapp.brokers.kafka.reader.reader import MOST_BYTES
+from sampleapp.brokers.kafka.consumer.reader import MOST_BYTES
 from sampleapp.web.server.limits import Limits
 
 MIB = 2**20

@@ -25,13 +25,12 @@ from sampleapp.brokers.kafka.config import KafkaConfig
 from sampleapp.brokers.kafka.connections.current_security import CurrentSecurity
 from sampleapp.brokers.kafka.connections.endpoints import make_endpoint_factory
 from sampleapp.brokers.kafka.connections.failure_reason import address
-from sampleapp.brokers.kafka.consumer import METADATA_INTERVAL_S, Consumer, Subscription
+from sampleapp.brokers.kafka.consumer import METADATA_INTERVAL_S, Consumer, Subscription, TopicReader
 from sampleapp.brokers.kafka.descriptions import Descriptions
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.idempotent_topics import IdempotentTopics
 from sampleapp.brokers.kafka.producer import Producer, ProducerSettings, ReplayDetection
 from sampleapp.brokers.kafka.producer.results import rejection
-from sampleapp.brokers.kafka.reader import TopicReader
 from sampleapp.brokers.shared.health import WRITING, HealthTracker
 from sampleapp.brokers.shared.idempotency import IdempotencySettings
 from sampleapp.brokers.shared.stopping import Stopping

@@ -21,7 +21,7 @@ from sampleapp.errors import (
     UnknownTopic,
 )
 from sampleapp.model import EARLIEST, FromEnd, FromTime, GoneRecords
-from tests.brokers.kafka.reader.conftest import PageRead
+from tests.brokers.kafka.consumer.conftest import PageRead
 from tests.support.kafka_simulator import Cluster, Fate, reason, values
 
 
@@ -530,7 +530,7 @@ def test_connections_are_closed_when_nothing_is_read_for_a_minute(new_reader):
 
 def test_a_bug_is_told_as_a_fault_of_the_service(new_reader, monkeypatch, no_failure_is_lost):
     reading = new_reader(filled())
-    monkeypatch.setattr("sampleapp.brokers.kafka.reader.page_read._rotated", lambda _: 1 / 0)
+    monkeypatch.setattr("sampleapp.brokers.kafka.consumer.page_read._rotated", lambda _: 1 / 0)
     with pytest.raises(BrokerUnavailable, match="has a fault"):
         reading.read()
     assert [failure.type for failure in no_failure_is_lost] == [ZeroDivisionError]

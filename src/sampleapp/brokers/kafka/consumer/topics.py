@@ -12,8 +12,8 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 
 from sampleapp.brokers.kafka.cluster_client import ClusterClient, RequestFailed
+from sampleapp.brokers.kafka.consumer.read_errors import NOT_AUTHORIZED, unanswered
 from sampleapp.brokers.kafka.error_code import ErrorCode
-from sampleapp.brokers.kafka.reader.read_errors import NOT_AUTHORIZED, unanswered
 from sampleapp.errors import BrokerUnavailable, TopicNotAuthorized, UnknownTopic
 from sampleapp.model import is_legal_topic
 

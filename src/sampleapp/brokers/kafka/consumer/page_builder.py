@@ -9,7 +9,7 @@ from typing import Final
 from twisted.internet.interfaces import IReactorTime
 
 from sampleapp.brokers.kafka.batches import TooLargeBatch
-from sampleapp.brokers.kafka.reader.partition_read import PartitionRead
+from sampleapp.brokers.kafka.consumer.partition_read import PartitionRead
 from sampleapp.concurrency.time_slices import TimeSlices
 from sampleapp.model import ConsumerRecord, GoneRecords
 

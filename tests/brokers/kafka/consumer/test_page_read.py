@@ -110,7 +110,7 @@ def test_a_log_that_begins_earlier_than_before_is_read_from_its_first_offset(new
 
 
 def test_a_start_is_resolved_in_every_partition_also_when_the_page_is_full_before(new_reader, monkeypatch):
-    monkeypatch.setattr("sampleapp.brokers.kafka.reader.page_read._PARTITIONS_AT_ONCE", 2)
+    monkeypatch.setattr("sampleapp.brokers.kafka.consumer.page_read._PARTITIONS_AT_ONCE", 2)
     cluster = Cluster(partitions=5, brokers=(1,))
     for log in cluster.logs.values():
         log.append(*values(3))

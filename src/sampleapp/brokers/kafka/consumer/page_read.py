@@ -13,6 +13,12 @@ from twisted.internet.task import deferLater
 
 from sampleapp.brokers.kafka.batches import UnreadableBatch, read_gradually
 from sampleapp.brokers.kafka.cluster_client import RequestFailed
+from sampleapp.brokers.kafka.consumer.leaders import Leaders
+from sampleapp.brokers.kafka.consumer.page_builder import PageBuilder
+from sampleapp.brokers.kafka.consumer.partition_read import Extent, PartitionRead
+from sampleapp.brokers.kafka.consumer.read_errors import NOT_AUTHORIZED, unanswered
+from sampleapp.brokers.kafka.consumer.read_slots import ReadSlots
+from sampleapp.brokers.kafka.consumer.topics import Topics, TopicView
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.protocol import (
     EARLIEST,
@@ -22,12 +28,6 @@ from sampleapp.brokers.kafka.protocol import (
     ListedOffset,
     ListOffsetsRequest,
 )
-from sampleapp.brokers.kafka.reader.leaders import Leaders
-from sampleapp.brokers.kafka.reader.page_builder import PageBuilder
-from sampleapp.brokers.kafka.reader.partition_read import Extent, PartitionRead
-from sampleapp.brokers.kafka.reader.read_errors import NOT_AUTHORIZED, unanswered
-from sampleapp.brokers.kafka.reader.read_slots import ReadSlots
-from sampleapp.brokers.kafka.reader.topics import Topics, TopicView
 from sampleapp.concurrency.time_slices import TimeSlices
 from sampleapp.errors import BrokerIncompatible, BrokerUnavailable, TopicNotAuthorized, UnknownPartition
 from sampleapp.model import ConsumerRecord, FromEnd, FromTime, ReadRequest, ReadResult
