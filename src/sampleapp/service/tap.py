@@ -54,9 +54,6 @@ _SAME_SIGNAL_S: Final = 0.5
 """A signal within this time after the first one does not count as a second one."""
 _SignalHandler: TypeAlias = Callable[[int, "FrameType | None"], Any]
 
-_DESCRIPTORS_FOR_A_TOPIC: Final = 4
-"""With Kafka: a connection to each of three brokers, and one more while addresses are tried."""
-
 _USAGE_ERROR: Final = 2
 """The exit status for an invalid command line, as in click."""
 
@@ -263,10 +260,7 @@ def makeService(options: Options, reactor: Any = None) -> TwistdService:  # noqa
             with _warnings_logged() as logged:
                 sampleapp = build(config, reactor=reactor)
             _report_check(options, [*logged, *sampleapp.warnings()])
-        descriptors = Descriptors.of_process(
-            for_connections=config.limits.descriptors
-            + _DESCRIPTORS_FOR_A_TOPIC * config.limits.max_followed_topics
-        )
+        descriptors = Descriptors.of_process(for_connections=config.limits.descriptors)
         lost_lines: Counter[str] = Counter()
         sampleapp = build(config, reactor=reactor, descriptors=descriptors, lost_lines=lost_lines)
         supervision = Supervision.from_environment(os.environ, clock=reactor, reasons=sampleapp.reasons)
