@@ -40,6 +40,8 @@ class DroppingProxy:
         :param loss_of_one_in: about which part of the Produce requests is lost; 0 for none.
         """
         self.losses: Counter[Loss] = Counter()
+        self.requests: Counter[int] = Counter()
+        """How many requests came, by the key of what is asked."""
         self._target = target
         self._one_in = loss_of_one_in
         self._random = random.Random(seed)
@@ -55,6 +57,12 @@ class DroppingProxy:
         """``HOST:PORT``."""
         host, port = self._server.getsockname()
         return f"{host}:{port}"
+
+    @property
+    def connections(self) -> int:
+        """How many clients are connected."""
+        with self._lock:
+            return len(self._open) // 2
 
     def close(self) -> None:
         """Listen no more, and lose all connections."""
@@ -107,6 +115,8 @@ class DroppingProxy:
             frame = _frame(client)
             self._may_pass.wait()
             key, _, correlation_id = struct.unpack_from(">hhi", frame, 4)
+            with self._lock:
+                self.requests[key] += 1
             loss = self._choose() if key == PRODUCE else None
             if loss is Loss.BEFORE:
                 return
