@@ -27,7 +27,9 @@ VARIABLES = {"hook": "h", "partition": "0", "file": "a.js"}
 """The values of variables in paths; of any other, and of a new one, it is a topic."""
 
 
-@pytest.fixture(params=["memory", "sqlite", "kafka"])
+@pytest.fixture(
+    params=["memory", *(pytest.param(each, marks=pytest.mark.slow) for each in ("sqlite", "kafka"))]
+)
 def service(request, start):
     options = ["--drain-timeout", "600"]
     if request.param != "kafka":
