@@ -149,13 +149,12 @@ class SimulatedClient:
         cluster.asked.append((node_id, request))
         if isinstance(request, ProduceRequest):
             cluster.produces.append(request)
-        elif isinstance(request, ListOffsetsRequest | FetchRequest | SessionFetchRequest):
+        elif isinstance(request, FetchRequest | SessionFetchRequest):
             # A fetcher reads from each broker in loops, which wait for the answers to their last requests.
             assert cluster.has_readers or not any(
                 node_id == at and type(each) is type(request) for at, each in self.open.values()
             )
-            if not isinstance(request, ListOffsetsRequest):
-                cluster.fetches.append((node_id, request))
+            cluster.fetches.append((node_id, request))
         return self._send(node_id, request, self._handler(node_id, request), timeout_s=timeout_s)
 
     def _handler(self, node_id, request):

@@ -50,19 +50,22 @@ def test_reading_begins_with_the_record_that_was_asked_for(setup, start, expecte
 def test_a_time_is_looked_up_by_the_broker(setup):
     cluster = cluster_with_a_past()
     setup(cluster, start=FromTime(SINCE_MS)).catch_up()
-    assert times_asked_for(cluster) == [EARLIEST, LATEST, SINCE_MS]
+    assert times_asked_for(cluster) == [EARLIEST, LATEST, LATEST, SINCE_MS]
 
 
 def test_no_time_is_looked_up_for_another_beginning(setup):
     cluster = cluster_with_a_past()
     setup(cluster, start=FromOffset(0)).catch_up()
-    assert times_asked_for(cluster) == [EARLIEST, LATEST]
+    assert times_asked_for(cluster) == [EARLIEST, LATEST, LATEST]
 
 
 @pytest.mark.parametrize("rejected", [EARLIEST, LATEST, SINCE_MS])
 def test_an_error_in_any_answer_about_the_offsets_is_an_error(setup, rejected):
     cluster = cluster_with_a_past()
-    cluster.logs[0].unlisted[rejected] = [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_SERVER_ERROR]
+    # Both ends are asked for, that of the log and that of what is committed.
+    times = 2 if rejected == LATEST else 1
+    codes = ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_SERVER_ERROR
+    cluster.logs[0].unlisted[rejected] = [code for code in codes for _ in range(times)]
     following = setup(cluster, start=FromTime(SINCE_MS))
     cluster.until(lambda: following.unavailable_reason is not None)
     assert following.unavailable_reason == "Partition 0 cannot be read: Kafka answers UNKNOWN_SERVER_ERROR."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from msgspec import structs
 from twisted.internet.defer import Deferred
@@ -12,9 +12,9 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from sampleapp.brokers.kafka.batches import UnreadableBatch
-from sampleapp.brokers.kafka.cluster_client import ClusterClient, RequestFailed
+from sampleapp.brokers.kafka.cluster_client import ClusterClient, RequestFailed, request_failed
 from sampleapp.brokers.kafka.consumer.fetch_session import FetchSession, SessionKey
-from sampleapp.brokers.kafka.consumer.offsets import list_extents
+from sampleapp.brokers.kafka.consumer.offsets import Name, extent_requests, extents_in
 from sampleapp.brokers.kafka.consumer.partition import (
     SLICE_S,
     Event,
@@ -32,6 +32,7 @@ from sampleapp.brokers.kafka.protocol import (
     SessionFetchRequest,
 )
 from sampleapp.concurrency.pause import Pause
+from sampleapp.model import FromTime
 
 __all__ = ["Fetcher"]
 
@@ -47,9 +48,6 @@ _PARTITION_MAX_BYTES: Final = 1024 * 1024
 _MAX_LISTED: Final = 5
 _LEAST_PACE_S: Final = 0.1
 """Minimum time between two requests without records, in seconds, for a broker that does not wait itself."""
-
-_Name: TypeAlias = "tuple[str, int]"
-"""Topic and number of a partition: a request may name it only once."""
 
 
 class Fetcher:
@@ -119,8 +117,12 @@ class _Loop:
         self._node_id = node_id
         self._client = client
         self._clock = clock
-        self._named: dict[_Name, list[FollowedPartition]] = {}
-        """The partitions of the request. More than one of a name are of several subscriptions."""
+        self._named: dict[Name, list[FollowedPartition]] = {}
+        """
+        The partitions of the request, which may name each only once.
+
+        More than one of a name are of several subscriptions.
+        """
         self._changed: set[Follower] = set()
         self._idle = Pause(clock)
         self._pace = Pause(clock)
@@ -335,7 +337,7 @@ class _Waiting(_Loop):
         super().__init__(fetcher, node_id=node_id, client=client, clock=clock)
         self._session = FetchSession()
         self._has_failed = False
-        self._keys: dict[_Name, SessionKey] = {}
+        self._keys: dict[Name, SessionKey] = {}
         """The partitions that the session has."""
         self.is_taking = False
         """``True`` from a response to the next request."""
@@ -474,11 +476,20 @@ class _NotWaiting(_Loop):
             self._put_back(partition, Event.RELEASED)
 
     async def _locate(self, partitions: Sequence[FollowedPartition]) -> None:
-        try:
-            extents = await list_extents(self._client, self._node_id, partitions)
-        except RequestFailed as error:
-            self._unanswered(self._all_named(), error)
-            return
+        starts = {
+            _name(each): each.follower.start_in(each.number) for each in partitions if each.position is None
+        }
+        times = {name: start.timestamp_ms for name, start in starts.items() if isinstance(start, FromTime)}
+        asked = [
+            self._client.request(self._node_id, request, timeout_s=_LIST_TIMEOUT_S).addErrback(request_failed)
+            for request in extent_requests(map(_name, partitions), times=times, leader_epochs={})
+        ]
+        responses: list[Any] = [await each for each in asked]
+        for each in responses:
+            if isinstance(each, RequestFailed):
+                self._unanswered(self._all_named(), each)
+                return
+        extents = extents_in(responses, times=times)
         now_s = self._clock.seconds()
         deleted: defaultdict[str, list[str]] = defaultdict(list)
         for partition in self._all_named():
@@ -519,7 +530,7 @@ class _NotWaiting(_Loop):
             )
 
 
-def _name(partition: FollowedPartition) -> _Name:
+def _name(partition: FollowedPartition) -> Name:
     return partition.follower.topic, partition.number
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, TypeAlias
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -13,7 +13,10 @@ from sampleapp.brokers.kafka.cluster_client import ClusterClient, RequestFailed,
 from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
 from sampleapp.brokers.kafka.protocol import Request
 
-__all__ = ["Leaders"]
+__all__ = ["Leaders", "Responses"]
+
+Responses: TypeAlias = "dict[int, list[Any] | RequestFailed]"
+"""Those of leaders, by node id, in the order of the requests, or the failure of one of them."""
 
 _TIMEOUT_S: Final = 5.0
 _PATIENCE_S: Final = 1.0
@@ -40,47 +43,46 @@ class Leaders:
         self._clock = clock
         self._late: Counter[int] = Counter()
 
-    def ask(self, requests: Sequence[tuple[int, Request[Any]]]) -> Deferred[list[Any]]:
+    def ask(self, requests: Mapping[int, Sequence[Request[Any]]]) -> Deferred[Responses]:
         """
         Send requests, and wait for all responses; for one second only if several leaders are asked.
 
-        :param requests: each with the node id of the broker.
-        :return: fires with the responses in the same order, each of which may be a `RequestFailed` instead.
-            Never fails. Cancelling it stops the waiting only.
+        :param requests: by the node id of the broker.
+        :return: fires with the responses of each leader in the same order, or the `RequestFailed` of one of
+            its requests. Never fails. Cancelling it stops the waiting only.
         """
-        asking = _Asking(late=self._late, clock=self._clock, count=len(requests))
-        several = len({node_id for node_id, _ in requests}) > 1
-        for index, (node_id, request) in enumerate(requests):
+        asking = _Asking(late=self._late, clock=self._clock)
+        for node_id, some in requests.items():
             if self._late[node_id]:
-                asking.set_response(index, RequestFailed(_LATE, sent=False))
+                asking.responses[node_id] = RequestFailed(_LATE, sent=False)
             else:
-                asking.send(index, node_id, self._client.request(node_id, request, timeout_s=_TIMEOUT_S))
-        return asking.begin(patience_s=_PATIENCE_S if several else None)
+                client = self._client
+                asking.add(node_id, [client.request(node_id, each, timeout_s=_TIMEOUT_S) for each in some])
+        return asking.begin(patience_s=_PATIENCE_S if len(requests) > 1 else None)
 
 
 class _Asking:
     """The responses to some requests, until all are there."""
 
-    def __init__(self, *, late: Counter[int], clock: IReactorTime, count: int) -> None:
+    def __init__(self, *, late: Counter[int], clock: IReactorTime) -> None:
+        self.responses: Responses = {}
         self._late = late
         self._clock = clock
-        self._responses: list[Any] = [None] * count
         self._missing: dict[int, int] = {}
-        """The node id of each request that has no response, by index."""
+        """The number of requests without a response, by node id."""
         self._timer: IDelayedCall | None = None
-        self._done: Deferred[list[Any]] = Deferred(self._cancelled)
+        self._done: Deferred[Responses] = Deferred(self._cancelled)
         self._has_begun = False
         self._is_over = False
 
-    def set_response(self, index: int, response: object) -> None:
-        self._responses[index] = response
+    def add(self, node_id: int, asked: Sequence[Deferred[Any]]) -> None:
+        self.responses[node_id] = [None] * len(asked)
+        self._missing[node_id] = len(asked)
+        for index, response in enumerate(asked):
+            response.addErrback(request_failed)
+            response.addCallback(self._responded, node_id, index)
 
-    def send(self, index: int, node_id: int, response: Deferred[Any]) -> None:
-        self._missing[index] = node_id
-        response.addErrback(request_failed)
-        response.addCallback(self._responded, index, node_id)
-
-    def begin(self, *, patience_s: float | None) -> Deferred[list[Any]]:
+    def begin(self, *, patience_s: float | None) -> Deferred[Responses]:
         self._has_begun = True
         if not self._missing:
             self._finish()
@@ -88,31 +90,37 @@ class _Asking:
             self._timer = self._clock.callLater(patience_s, self._give_up)
         return self._done
 
-    def _responded(self, response: object, index: int, node_id: int) -> None:
+    def _responded(self, response: object, node_id: int, index: int) -> None:
         if self._is_over:
             # The read has ended without this response, which is dropped.
-            if index in self._missing:
+            if node_id in self._missing:
                 self._late[node_id] -= 1
             return
-        del self._missing[index]
-        self._responses[index] = response
+        self._missing[node_id] -= 1
+        if not self._missing[node_id]:
+            del self._missing[node_id]
+        responses = self.responses[node_id]
+        if isinstance(response, RequestFailed):
+            self.responses[node_id] = response
+        elif isinstance(responses, list):
+            responses[index] = response
         if self._has_begun and not self._missing:
             self._finish()
 
     def _give_up(self) -> None:
         self._timer = None
-        for index, node_id in self._missing.items():
-            self._late[node_id] += 1
-            self._responses[index] = RequestFailed(_LATE, sent=True)
+        for node_id, count in self._missing.items():
+            self._late[node_id] += count
+            self.responses[node_id] = RequestFailed(_LATE, sent=True)
         self._finish()
 
-    def _cancelled(self, _: Deferred[list[Any]]) -> None:
+    def _cancelled(self, _: Deferred[Responses]) -> None:
         self._missing.clear()
         self._end()
 
     def _finish(self) -> None:
         self._end()
-        self._done.callback(self._responses)
+        self._done.callback(self.responses)
 
     def _end(self) -> None:
         self._is_over = True

@@ -1,63 +1,92 @@
-"""Requests for the first and the last offsets of partitions."""
+"""The first and the last offsets of partitions, which their leader is asked for with ListOffsets."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
-from sampleapp.brokers.kafka.cluster_client import ClusterClient
-from sampleapp.brokers.kafka.consumer.partition import Extent, FollowedPartition
+from msgspec import Struct
+
 from sampleapp.brokers.kafka.protocol import EARLIEST, LATEST, ListedOffset, ListOffsetsRequest
-from sampleapp.model import FromEnd, FromTime
+from sampleapp.model import FromEnd, FromTime, Start
 
-__all__ = ["list_extents"]
+__all__ = ["Extent", "Name", "extent_requests", "extents_in", "first_offset"]
 
-_TIMEOUT_S = 5.0
-_Name: TypeAlias = "tuple[str, int]"
+Name: TypeAlias = "tuple[str, int]"
+"""Topic and number of a partition."""
 
 
-async def list_extents(
-    client: ClusterClient, node_id: int, partitions: Sequence[FollowedPartition]
-) -> dict[_Name, Extent]:
+class Extent(Struct, frozen=True, gc=False):
+    """The first and the last offsets of a partition, from its leader."""
+
+    error: int
+    """Kafka's error code. The offsets are valid only if it is 0."""
+    earliest: int
+    latest: int
+    """The high watermark: the offset after the last record that all in-sync replicas have."""
+    stable: int
+    """The last stable offset. Records of transactions that are open now are read when they are committed."""
+    since: int = -1
+    """The first offset at or after the start time, if one was given; -1 if there is none."""
+
+    @property
+    def readable_end(self) -> int:
+        """The offset up to which records can be read now."""
+        return min(self.stable, self.latest)
+
+
+def extent_requests(
+    partitions: Iterable[Name], *, times: Mapping[Name, int], leader_epochs: Mapping[Name, int]
+) -> list[ListOffsetsRequest]:
     """
-    Request the first and last offsets of partitions, and those that their starts are relative to, if any.
+    Return the requests for the extents of partitions that one broker leads.
 
-    :param partitions: each topic and number only once.
-    :return: by topic and number; without those that the leader has left out.
-    :raise RequestFailed: the leader did not respond.
+    :param times: the start times, in milliseconds, of those partitions that have one.
+    :param leader_epochs: see `ListOffsetsRequest.leader_epochs`.
     """
 
-    async def list_offsets(
-        wanted: Mapping[_Name, int], *, read_committed: bool = False
-    ) -> Mapping[_Name, ListedOffset]:
-        if not wanted:
-            return {}
+    def request(wanted: Mapping[Name, int], *, read_committed: bool) -> ListOffsetsRequest:
         topics: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
         for (topic, number), which in wanted.items():
             topics[topic].append((number, which))
-        request = ListOffsetsRequest(topics=list(topics.items()), read_committed=read_committed)
-        response = await client.request(node_id, request, timeout_s=_TIMEOUT_S)
-        return {(each.topic, each.partition): each for each in response}
+        return ListOffsetsRequest(
+            topics=list(topics.items()), read_committed=read_committed, leader_epochs=leader_epochs
+        )
 
-    starts = {(each.follower.topic, each.number): each.follower.start_in(each.number) for each in partitions}
-    times = {name: start.timestamp_ms for name, start in starts.items() if isinstance(start, FromTime)}
-    ends = {name: LATEST for name, start in starts.items() if isinstance(start, FromEnd)}
-    # The high watermark is the end of the log; reading ends at the first open transaction.
-    earliest = await list_offsets(dict.fromkeys(starts, EARLIEST))
-    latest = await list_offsets(dict.fromkeys(starts, LATEST))
-    since = await list_offsets(times)
-    stable = await list_offsets(ends, read_committed=True)
-    extents: dict[_Name, Extent] = {}
-    for name in starts:
-        wanted = [earliest, latest, *([since] if name in times else []), *([stable] if name in ends else [])]
-        found = [each[name] for each in wanted if name in each]
-        if len(found) == len(wanted):
-            extents[name] = Extent(
-                error=next((each.error for each in found if each.error), 0),
-                earliest=earliest[name].offset,
-                latest=latest[name].offset,
-                since=since[name].offset if name in since else -1,
-                stable=stable[name].offset if name in stable else -1,
-            )
+    names = list(partitions)
+    requests = [
+        request(dict.fromkeys(names, which), read_committed=read_committed)
+        # The ends before the times: records that are added in between are not passed over.
+        for which, read_committed in ((EARLIEST, False), (LATEST, False), (LATEST, True))
+    ]
+    return [*requests, request(times, read_committed=False)] if times else requests
+
+
+def extents_in(responses: Sequence[Sequence[ListedOffset]], *, times: Iterable[Name]) -> dict[Name, Extent]:
+    """
+    Return the extents in the responses to `extent_requests`.
+
+    :param times: the partitions with start times.
+    :return: without the partitions that a response has left out.
+    """
+    earliest, latest, stable, *others = (
+        {(each.topic, each.partition): each for each in response} for response in responses
+    )
+    since = others[0] if others else {}
+    missing = set(times) - since.keys()
+    extents: dict[Name, Extent] = {}
+    for name in (earliest.keys() & latest.keys() & stable.keys()) - missing:
+        listed = [each[name] for each in (earliest, latest, stable, since) if name in each]
+        error = next((each.error for each in listed if each.error), 0)
+        extents[name] = Extent(error, *(each.offset for each in listed))
     return extents
+
+
+def first_offset(start: Start, extent: Extent) -> int:
+    """Return the offset of a start: the nearest one that the partition has."""
+    if isinstance(start, FromTime):
+        return extent.latest if extent.since < 0 else max(extent.since, extent.earliest)
+    if isinstance(start, FromEnd):
+        return max(extent.readable_end - start.count, extent.earliest)
+    return max(min(start.offset, extent.latest), extent.earliest)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import base64
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
-from typing import Any, Final
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final
 from uuid import UUID
 
 from twisted.internet.interfaces import IReactorTime
@@ -14,19 +13,16 @@ from twisted.internet.task import deferLater
 from sampleapp.brokers.kafka.batches import UnreadableBatch, read_gradually
 from sampleapp.brokers.kafka.cluster_client import RequestFailed
 from sampleapp.brokers.kafka.consumer.leaders import Leaders
+from sampleapp.brokers.kafka.consumer.offsets import Extent, Name, extent_requests, extents_in
 from sampleapp.brokers.kafka.consumer.page_builder import PageBuilder
-from sampleapp.brokers.kafka.consumer.partition_read import Extent, PartitionRead
+from sampleapp.brokers.kafka.consumer.partition_read import PartitionRead
 from sampleapp.brokers.kafka.consumer.read_errors import NOT_AUTHORIZED, unanswered
 from sampleapp.brokers.kafka.consumer.read_slots import ReadSlots
 from sampleapp.brokers.kafka.consumer.topics import Topics, TopicView
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.protocol import (
-    EARLIEST,
-    LATEST,
     Fetched,
     FetchRequest,
-    ListedOffset,
-    ListOffsetsRequest,
 )
 from sampleapp.concurrency.time_slices import TimeSlices
 from sampleapp.errors import BrokerIncompatible, BrokerUnavailable, TopicNotAuthorized, UnknownPartition
@@ -221,63 +217,40 @@ class PageRead:
 
     async def _locate(self, partitions: Sequence[PartitionRead], view: TopicView) -> None:
         for_leaders = self._by_leader(partitions, view)
-        asked: list[tuple[int, ListOffsetsRequest]] = []
+        topic = self._request.topic
+        times = {
+            (topic, each.number): each.start.timestamp_ms
+            for each in partitions
+            if each.position is None and isinstance(each.start, FromTime)
+        }
+        asked = {}
         for node_id, led in for_leaders.items():
-            # The last stable offset before the times: records that are added in between are not passed over.
-            for which, committed in ((EARLIEST, False), (LATEST, False), (LATEST, True)):
-                extent = [(each.number, which) for each in led]
-                asked.append((node_id, self._list_request(extent, view, read_committed=committed)))
-            times = [
-                (each.number, each.start.timestamp_ms)
-                for each in led
-                if each.position is None and isinstance(each.start, FromTime)
-            ]
-            if times:
-                asked.append((node_id, self._list_request(times, view, read_committed=True)))
+            names = [(topic, each.number) for each in led]
+            led_times = {name: times[name] for name in names if name in times}
+            epochs = self._epochs(names, view)
+            asked[node_id] = extent_requests(names, times=led_times, leader_epochs=epochs)
         async with self._slots.slot(_WORKING_BYTES, leader=_only(for_leaders)):
             if self._clock.seconds() >= self._deadline_s:
                 return
             responses = await self._leaders.ask(asked)
-        by_leader: defaultdict[int, list[Any]] = defaultdict(list)
-        for (node_id, _), response in zip(asked, responses, strict=True):
-            by_leader[node_id].append(response)
         for node_id, led in for_leaders.items():
             await self._slices.next()
-            self._take_extents(led, by_leader[node_id])
+            response = responses[node_id]
+            if isinstance(response, RequestFailed):
+                self._unanswered(led, response)
+            else:
+                self._take_extents(led, extents_in(response, times=times))
 
-    def _list_request(
-        self, partitions: Sequence[tuple[int, int]], view: TopicView, *, read_committed: bool = False
-    ) -> ListOffsetsRequest:
-        return ListOffsetsRequest(
-            topics=[(self._request.topic, partitions)],
-            read_committed=read_committed,
-            leader_epochs=self._epochs((number for number, _ in partitions), view),
-        )
-
-    def _take_extents(self, led: Sequence[PartitionRead], responses: Sequence[Any]) -> None:
+    def _take_extents(self, led: Sequence[PartitionRead], extents: Mapping[Name, Extent]) -> None:
         now_s = self._clock.seconds()
-        failure = next((each for each in responses if isinstance(each, RequestFailed)), None)
-        if failure is not None:
-            self._unanswered(led, failure)
-            return
-        earliest, high, stable, *times = (_by_number(each, self._request.topic) for each in responses)
         for partition in led:
-            found = [each.get(partition.number) for each in (earliest, high, stable)]
-            since = times[0].get(partition.number) if times else None
-            listed = [each for each in (*found, since) if each is not None]
-            error = next((each.error for each in listed if each.error), 0)
-            if error:
-                self._rejected(partition, error)
-                continue
-            if None in found:
+            extent = extents.get((self._request.topic, partition.number))
+            if extent is None:
                 partition.fail("Kafka's answer does not have the partition.", now_s=now_s)
                 continue
-            extent = Extent(
-                earliest=listed[0].offset,
-                high_watermark=listed[1].offset,
-                last_stable=listed[2].offset,
-                since=-1 if since is None else since.offset,
-            )
+            if extent.error:
+                self._rejected(partition, extent.error)
+                continue
             is_again = partition.position is not None and self._request.limit > 0
             if not partition.locate(extent, now_s=now_s):
                 partition.fail("The position is beyond the end.", now_s=now_s)
@@ -296,33 +269,31 @@ class PageRead:
         size = self._fetch_bytes
         if page.count:
             size = min(size, max(_LEAST_BYTES, 2 * page.room * (page.bytes // page.count + 1)))
-        asked = [
-            (node_id, self._fetch_request(led, view, size, is_tiered=is_tiered))
+        asked = {
+            node_id: [self._fetch_request(led, view, size, is_tiered=is_tiered)]
             for node_id, led in for_leaders.items()
-        ]
+        }
         expected_bytes = len(asked) * size + page.room_bytes + _WORKING_BYTES
         async with self._slots.slot(expected_bytes, leader=_only(for_leaders)) as slot:
             if self._clock.seconds() >= self._deadline_s:
                 # It has waited for its turn all the time.
                 return
             responses = await self._leaders.ask(asked)
-            slot.grow_to(
-                sum(
-                    len(each.records)
-                    for response in responses
-                    if isinstance(response, list)
-                    for each in response
-                )
-                + page.room_bytes
-                + _WORKING_BYTES
+            received_bytes = sum(
+                len(each.records)
+                for response in responses.values()
+                if isinstance(response, list)
+                for each in response[0]
             )
+            slot.grow_to(received_bytes + page.room_bytes + _WORKING_BYTES)
             with_records: list[PartitionRead] = []
-            for led, response in zip(for_leaders.values(), responses, strict=True):
+            for node_id, led in for_leaders.items():
                 await self._slices.next()
+                response = responses[node_id]
                 if isinstance(response, RequestFailed):
                     self._unanswered(led, response)
                 else:
-                    with_records += self._take_fetched(led, response, view)
+                    with_records += self._take_fetched(led, response[0], view)
             del responses
             await self._fill(page, with_records)
             for each in with_records:
@@ -341,7 +312,7 @@ class PageRead:
             partition_max_bytes=max(_LEAST_PARTITION_BYTES, size // min(len(led), 8)),
             read_committed=True,
             topic_ids={} if view.topic_id is None else {topic: view.topic_id},
-            leader_epochs=self._epochs((each.number for each in led), view),
+            leader_epochs=self._epochs([(topic, each.number) for each in led], view),
         )
 
     def _take_fetched(
@@ -468,9 +439,8 @@ class PageRead:
                 led.append(each)
         return found
 
-    def _epochs(self, numbers: Iterable[int], view: TopicView) -> dict[tuple[str, int], int]:
-        topic = self._request.topic
-        return {(topic, number): view.leaders[number].epoch for number in numbers}
+    def _epochs(self, names: Iterable[Name], view: TopicView) -> dict[Name, int]:
+        return {name: view.leaders[name[1]].epoch for name in names}
 
     async def _result(self, view: TopicView) -> ReadResult:
         records: list[ConsumerRecord] = []
@@ -513,10 +483,6 @@ def _rotated(partitions: Sequence[PartitionRead]) -> Sequence[PartitionRead]:
 
 def _only(node_ids: Collection[int]) -> int | None:
     return next(iter(node_ids)) if len(node_ids) == 1 else None
-
-
-def _by_number(response: Sequence[ListedOffset], topic: str) -> dict[int, ListedOffset]:
-    return {each.partition: each for each in response if each.topic == topic}
 
 
 def _text_of(topic_id: UUID | None) -> str:

@@ -8,15 +8,15 @@ from uuid import UUID
 
 from msgspec import Struct
 
+from sampleapp.brokers.kafka.consumer.offsets import Extent, first_offset
 from sampleapp.brokers.kafka.protocol import Fetched
 from sampleapp.concurrency.backoff import Backoff
-from sampleapp.model import EARLIEST, FromEnd, FromOffset, Start
+from sampleapp.model import EARLIEST, Start
 
 __all__ = [
     "RETRY",
     "SLICE_S",
     "Event",
-    "Extent",
     "FollowedPartition",
     "Follower",
     "Found",
@@ -46,24 +46,6 @@ class ReadFailure(Struct, frozen=True):
     """For the operator."""
     public: str
     """For any caller: without addresses and paths."""
-
-
-class Extent(Struct, frozen=True, gc=False):
-    """The first and the last offset of a partition, from its leader."""
-
-    error: int
-    """Kafka's error code. The offsets are valid only if it is 0."""
-    earliest: int = -1
-    latest: int = -1
-    """The high watermark."""
-    since: int = -1
-    """The first offset at or after the start time, if one was given; -1 if there is none."""
-    stable: int = -1
-    """
-    The last stable offset, if the start is relative to the end; -1 if it is not known.
-
-    Records of transactions that are open now are read when they are committed.
-    """
 
 
 class Found(Enum):
@@ -288,7 +270,7 @@ class FollowedPartition:
         position = self.position
         found = Found.IN_THE_LOG
         if position is None:
-            self.position = _first_offset(extent, start) if self._existed else extent.earliest
+            self.position = first_offset(start, extent) if self._existed else extent.earliest
             self._goal, self._fresh = extent.latest, True
             self._end = extent.latest
         elif position < extent.earliest:
@@ -403,12 +385,3 @@ class FollowedPartition:
             return False
         is_gone = now_s - self._missing_since_s >= _GONE_AFTER_S
         return is_gone and self.failures > 0 and self.state is not State.DELIVERING
-
-
-def _first_offset(extent: Extent, start: Start) -> int:
-    if isinstance(start, FromOffset):
-        return min(max(start.offset, extent.earliest), extent.latest)
-    if isinstance(start, FromEnd):
-        end = extent.latest if extent.stable < 0 else min(extent.stable, extent.latest)
-        return max(end - start.count, extent.earliest)
-    return extent.latest if extent.since < 0 else extent.since

@@ -5,29 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from msgspec import Struct
-
 from sampleapp.brokers.kafka.batches import TooLargeBatch
+from sampleapp.brokers.kafka.consumer.offsets import Extent, first_offset
 from sampleapp.concurrency.backoff import Backoff
-from sampleapp.model import ConsumerRecord, FromEnd, FromOffset, FromTime, GoneRecords, ReadStart
+from sampleapp.model import ConsumerRecord, FromOffset, GoneRecords, ReadStart
 
-__all__ = ["Extent", "PartitionRead"]
+__all__ = ["PartitionRead"]
 
 _RETRY: Final = Backoff(first_s=0.05, max_s=0.5)
 _BEYOND_AFTER_S: Final = 2.0
 """A position counts as beyond the end after this time, in seconds: a former leader may still answer."""
-
-
-class Extent(Struct, frozen=True, gc=False):
-    """The first and the last offsets of a partition, from its leader."""
-
-    earliest: int
-    high_watermark: int
-    """The offset after the last record that all in-sync replicas have."""
-    last_stable: int
-    """The offset up to which all transactions have ended."""
-    since: int
-    """The first offset with at least the time of the start; -1 if there is none."""
 
 
 class PartitionRead:
@@ -124,34 +111,28 @@ class PartitionRead:
         :return: ``False`` if the position is beyond the end, as far as this broker knows. It counts as
             beyond after a while, in which other brokers should be asked.
         """
-        self.end = extent.last_stable
-        self.is_held = extent.last_stable < extent.high_watermark
+        self.end = extent.stable
+        self.is_held = extent.stable < extent.latest
         if self.position is None:
-            self.position = _first_offset(self.start, extent)
+            self.position = self._first_offset(extent)
         elif self.position < extent.earliest:
             # Records that were read before are returned first, and the next read tells of the others.
             if not self.records:
                 self.gone = GoneRecords(self.number, self.position, extent.earliest)
             self.is_settled = True
-        elif self.position > extent.high_watermark:
+        elif self.position > extent.latest:
             if self._beyond_since_s is None:
                 self._beyond_since_s = now_s
             if now_s - self._beyond_since_s < _BEYOND_AFTER_S:
                 return False
             if not self.records:
-                self.beyond = extent.high_watermark
+                self.beyond = extent.latest
             self.is_settled = True
         self._beyond_since_s = None
         self.is_suspect = False
         return True
 
-
-def _first_offset(start: ReadStart, extent: Extent) -> int:
-    last = extent.last_stable
-    if isinstance(start, FromTime):
-        return last if extent.since < 0 else max(extent.since, extent.earliest)
-    if isinstance(start, FromEnd):
-        return max(last - start.count, min(extent.earliest, last))
-    if isinstance(start, FromOffset):
-        return max(min(start.offset, last), extent.earliest)
-    return start
+    def _first_offset(self, extent: Extent) -> int:
+        if isinstance(self.start, int):
+            return self.start
+        return min(first_offset(self.start, extent), extent.readable_end)
