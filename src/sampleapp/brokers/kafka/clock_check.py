@@ -11,7 +11,7 @@ this service is a third sign, without a figure.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IReactorTime
@@ -40,11 +40,6 @@ _REJECTED_S: Final = 600.0
 _ADVICE: Final = "Synchronise both with NTP: Kafka may reject records, or forget idempotency keys too early."
 
 
-class _Client(ClusterClient, Protocol):
-    def close(self) -> Deferred[None]:
-        """Close every connection; fires when they are closed."""
-
-
 class ClockCheck:
     """
     Asks for the time of the cluster now and then, and is told of times in other responses.
@@ -56,7 +51,7 @@ class ClockCheck:
     _log = Logger()
 
     def __init__(
-        self, *, new_client: Callable[[], _Client], clock: IReactorTime, now: Callable[[], float]
+        self, *, new_client: Callable[[], ClusterClient], clock: IReactorTime, now: Callable[[], float]
     ) -> None:
         """
         :param new_client: makes a client, which is closed after each answer.
@@ -67,7 +62,7 @@ class ClockCheck:
         self._now = now
         self._pause = Pause(clock)
         self._limit = LogLimit(clock)
-        self._client: _Client | None = None
+        self._client: ClusterClient | None = None
         self._may_ask = True
         self._rejected_until_s = 0.0
         self.ahead_s: float | None = None

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from heapq import merge
 from itertools import islice
 from operator import attrgetter
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -33,11 +33,6 @@ _CHECKED: Final = 1000
 _STOPPED: Final = "The service is stopping."
 
 
-class _Client(ClusterClient, Protocol):
-    def close(self) -> Deferred[None]:
-        """Close every connection; fires when they are closed."""
-
-
 class Descriptions:
     """
     Lists and describes topics.
@@ -47,12 +42,12 @@ class Descriptions:
     producer's connections, acknowledgements would wait behind it.
     """
 
-    def __init__(self, *, new_client: Callable[[], _Client], clock: IReactorTime) -> None:
+    def __init__(self, *, new_client: Callable[[], ClusterClient], clock: IReactorTime) -> None:
         """:param new_client: makes a client, which is closed when it is idle for `IDLE_S`."""
         self._new_client = new_client
         self._clock = clock
         self._slices = TimeSlices(clock)
-        self._client: _Client | None = None
+        self._client: ClusterClient | None = None
         self._under_way = 0
         self._idle: IDelayedCall | None = None
         self._is_stopped = False

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import takewhile
-from typing import Final, Protocol
+from typing import Final
 
 from msgspec import Struct
 from twisted.internet.defer import Deferred, succeed
@@ -62,11 +62,6 @@ _BEYOND: Final = 2**63 - 1
 _NOT_ALLOWED: Final = (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
 
 
-class _Client(ClusterClient, Protocol):
-    def close(self) -> Deferred[None]:
-        """Close every connection; fires when they are closed."""
-
-
 class _Topic(Struct):
     """A topic that exists, as of the last answer."""
 
@@ -93,7 +88,7 @@ class IdempotentTopics:
         self,
         *,
         settings: IdempotencySettings,
-        new_client: Callable[[], _Client],
+        new_client: Callable[[], ClusterClient],
         clock: IReactorTime,
         now: Callable[[], float],
     ) -> None:
@@ -105,7 +100,7 @@ class IdempotentTopics:
         self._new_client = new_client
         self._clock = clock
         self._now = now
-        self._client: _Client | None = None
+        self._client: ClusterClient | None = None
         self._loads = MetadataLoads(
             ask=lambda node_id, topics: Deferred.fromCoroutine(self._ask(node_id, topics)),
             candidates=self._candidates,
@@ -253,7 +248,7 @@ class IdempotentTopics:
         for start in range(0, len(topics), _AT_ONCE):
             await self._ask_about(self._client, node_id, topics[start : start + _AT_ONCE])
 
-    async def _ask_about(self, client: _Client, node_id: int, topics: Sequence[str]) -> None:
+    async def _ask_about(self, client: ClusterClient, node_id: int, topics: Sequence[str]) -> None:
         describing = Deferred.fromCoroutine(_describe(client, node_id, topics))
         fetch = FetchRequest(
             topics=[(topic, [(0, _BEYOND)]) for topic in topics],

@@ -187,11 +187,7 @@ class AfkakClient(KafkaClient):  # type: ignore[misc] # afkak has no types
         return [node_id for node_id in self._brokers if node_id >= 0]
 
     def close(self) -> Deferred[None]:
-        """
-        Close every connection; requests in flight fail with `RequestFailed`.
-
-        :return: fires with ``None`` when they are closed. Never fails, and may be called more than once.
-        """
+        """See `ClusterClient.close`."""
         if self._closing:
             return succeed(None)
         closed: Deferred[Any] = super().close()

@@ -89,6 +89,13 @@ class ClusterClient(Protocol):
     def node_ids(self) -> Sequence[int]:
         """Return the node ids of the brokers in the last metadata."""
 
+    def close(self) -> Deferred[None]:
+        """
+        Close every connection; requests in flight fail with `RequestFailed`.
+
+        :return: fires with ``None`` when they are closed. Never fails, and may be called more than once.
+        """
+
 
 class ConnectionListener(Protocol):
     """Gets the events of the connections of a client."""

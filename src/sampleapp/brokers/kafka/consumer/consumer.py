@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IReactorTime
@@ -15,11 +14,6 @@ from sampleapp.brokers.kafka.consumer.partition import FollowedPartition
 __all__ = ["Consumer"]
 
 
-class _Client(ClusterClient, Protocol):
-    def close(self) -> Deferred[None]:
-        """Close every connection; fires when they are closed."""
-
-
 class Consumer:
     """
     Reads for any number of subscriptions, with one fetcher for each broker and two connections to it.
@@ -27,13 +21,13 @@ class Consumer:
     The connections are made for the first subscription, and closed after the last one.
     """
 
-    def __init__(self, *, new_client: Callable[[], _Client], clock: IReactorTime) -> None:
+    def __init__(self, *, new_client: Callable[[], ClusterClient], clock: IReactorTime) -> None:
         """:param new_client: makes a client, which is closed when there is no subscription left."""
         self._new_client = new_client
         self._clock = clock
         self._topics: list[str] = []
         """Those of the subscriptions."""
-        self._clients: tuple[_Client, ...] = ()
+        self._clients: tuple[ClusterClient, ...] = ()
         self._fetchers: dict[int, Fetcher] = {}
         self._ends: list[Deferred[None]] = []
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 from twisted.internet.defer import CancelledError, Deferred, fail, succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -32,15 +32,10 @@ MOST_BYTES: Final = 64 * 1024 * 1024
 _STOPPED: Final = "The service is stopping; nothing was read."
 
 
-class _Client(ClusterClient, Protocol):
-    def close(self) -> Deferred[None]:
-        """Close every connection; fires when they are closed."""
-
-
 class _Connected:
     """The client of the reader, with its metadata and its requests."""
 
-    def __init__(self, client: _Client, *, clock: IReactorTime) -> None:
+    def __init__(self, client: ClusterClient, *, clock: IReactorTime) -> None:
         self.client = client
         self.topics = Topics(client=client, clock=clock)
         self.leaders = Leaders(client=client, clock=clock)
@@ -60,7 +55,7 @@ class TopicReader:
     def __init__(
         self,
         *,
-        new_client: Callable[[], _Client],
+        new_client: Callable[[], ClusterClient],
         clock: IReactorTime,
         max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES,
         most_reads: int = MOST_READS,

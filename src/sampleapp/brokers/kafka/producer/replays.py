@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from secrets import token_bytes
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from msgspec.structs import replace
 from twisted.internet import defer
@@ -78,11 +78,6 @@ def fingerprint_of(headers: tuple[tuple[str, bytes | None], ...]) -> bytes:
     return next((value for name, value in reversed(headers) if name == FINGERPRINT_HEADER and value), b"")
 
 
-class _Client(ClusterClient, Protocol):
-    def close(self) -> Deferred[None]:
-        """Close every connection; fires when they are closed."""
-
-
 class _Leader:
     """The records that wait to be fetched from one leader together."""
 
@@ -124,7 +119,7 @@ class ReplayDetection:
     def __init__(
         self,
         *,
-        new_client: Callable[[], _Client],
+        new_client: Callable[[], ClusterClient],
         clock: IReactorTime,
         not_readable: Callable[[str], None] = lambda _: None,
     ) -> None:
@@ -136,7 +131,7 @@ class ReplayDetection:
         self._clock = clock
         self._not_readable = not_readable
         self._limit = LogLimit(clock)
-        self._client: _Client | None = None
+        self._client: ClusterClient | None = None
         self._places = DeferredSemaphore(_MOST_FETCHES)
         self._leaders: dict[int, _Leader] = {}
         """The leaders at which records are, or will be, fetched together."""
@@ -208,7 +203,7 @@ class ReplayDetection:
         self._log.failure("A bug in the service: fetching a published record failed", failure=failure)
         return Failure(OutcomeUnknown(SERVICE_FAULT.public))
 
-    async def _resolve(self, client: _Client, stored: RecordMetadata, record: Record) -> RecordMetadata:
+    async def _resolve(self, client: ClusterClient, stored: RecordMetadata, record: Record) -> RecordMetadata:
         fingerprint = fingerprint_of(record.headers)
         records = await self._fetch_with_others(client, stored, BATCH_OVERHEAD + record_size(record))
         found = _fingerprint_in(records, stored)
@@ -227,7 +222,7 @@ class ReplayDetection:
             return ReplayedRecord(topic=stored.topic, partition=stored.partition, offset=stored.offset)
         raise IdempotencyKeyReused("Another record was published with this idempotency key.")
 
-    def _fetch_with_others(self, client: _Client, stored: RecordMetadata, size: int) -> Deferred[bytes]:
+    def _fetch_with_others(self, client: ClusterClient, stored: RecordMetadata, size: int) -> Deferred[bytes]:
         """
         Fetch the batch at a position, in one request with those of other partitions of its leader.
 
@@ -247,7 +242,7 @@ class ReplayDetection:
             self._clock.callLater(0, self._fetch_next, client, node_id)
         return found
 
-    def _fetch_next(self, client: _Client, node_id: int) -> None:
+    def _fetch_next(self, client: ClusterClient, node_id: int) -> None:
         leader = self._leaders[node_id]
         some = leader.take()
         if not some:
@@ -270,7 +265,7 @@ class ReplayDetection:
         # A fault of the service ends this request as well, so that nobody waits for it.
         maybeDeferred(_fetch_together, client, node_id, some).addBoth(answered)
 
-    async def _fetch(self, client: _Client, stored: RecordMetadata) -> bytes | None:
+    async def _fetch(self, client: ClusterClient, stored: RecordMetadata) -> bytes | None:
         """
         Fetch the fingerprint of the record at a position, however long it takes.
 
@@ -294,7 +289,9 @@ class ReplayDetection:
             await deferLater(self._clock, _BACKOFF.delay_s(failures))
             failures += 1
 
-    async def _fetch_once(self, client: _Client, stored: RecordMetadata, *, wait_ms: int) -> Fetched | None:
+    async def _fetch_once(
+        self, client: ClusterClient, stored: RecordMetadata, *, wait_ms: int
+    ) -> Fetched | None:
         """
         Fetch the batch at a position, or the next one.
 
@@ -334,7 +331,7 @@ class ReplayDetection:
             raise _NotNow
         return fetched
 
-    async def _require_deleted(self, client: _Client, stored: RecordMetadata) -> None:
+    async def _require_deleted(self, client: ClusterClient, stored: RecordMetadata) -> None:
         """:raise _NotNow: the leader has records from this offset on, or none up to it."""
         listed = await self._ask_leader(
             client,
@@ -344,7 +341,9 @@ class ReplayDetection:
         if listed.error or listed.offset <= stored.offset:
             raise _NotNow
 
-    async def _ask_leader(self, client: _Client, stored: RecordMetadata, request: Request[list[Any]]) -> Any:
+    async def _ask_leader(
+        self, client: ClusterClient, stored: RecordMetadata, request: Request[list[Any]]
+    ) -> Any:
         leader = client.leader_of(stored.topic, stored.partition)
         if leader is None:
             raise _NotNow
@@ -355,7 +354,7 @@ class ReplayDetection:
         # A broker that throttles leaves out every partition (KIP-219).
         raise _NotNow
 
-    async def _load(self, client: _Client, topic: str) -> None:
+    async def _load(self, client: ClusterClient, topic: str) -> None:
         try:
             await client.load_metadata([topic], auto_create=False)
         except RequestFailed:
