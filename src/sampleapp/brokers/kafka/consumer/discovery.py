@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Final
-from uuid import UUID
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from sampleapp.brokers.kafka.cluster_client import ClusterClient, RequestFailed
-from sampleapp.brokers.kafka.consumer.partition import RETRY, ReadFailure
+from sampleapp.brokers.kafka.consumer.failures import ReadFailure, topic_rejected, unanswered
+from sampleapp.brokers.kafka.consumer.partition import RETRY
 from sampleapp.brokers.kafka.consumer.positions import Positions
+from sampleapp.brokers.kafka.consumer.topics import DELETED_AFTER_S, TopicIds
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.concurrency.pause import Pause
 
 __all__ = ["Discovery"]
 
-_MISSING_AFTER_S: Final = 1.0
-"""A topic counts as missing after this time: brokers learn of a new topic one after another."""
 _MISSING_POLL_S: Final = 0.5
 _UNSETTLED_POLL_S: Final = 1.0
 _LEAST_PACE_S: Final = 0.1
@@ -51,8 +50,7 @@ class Discovery:
         """An error of the topic as a whole."""
         self.waits_for: str | None = "Kafka has not answered yet."
         """The reason why reading has not begun, if it is not an error; for any caller."""
-        self.topic_id: UUID | None = None
-        """The id of the topic; ``None`` if it does not exist, or the brokers have no topic ids."""
+        self.ids = TopicIds()
         self._topic = topic
         self._client = client
         self._positions = positions
@@ -69,7 +67,6 @@ class Discovery:
         self._unsettled = 0
         self._missing_since_s: float | None = None
         self._said_missing = False
-        self._former_ids: set[UUID] = set()
 
     def stop(self) -> None:
         """End `run`."""
@@ -92,10 +89,11 @@ class Discovery:
                 delay_s = await self._load()
             except Exception:  # noqa: BLE001 -- any fault: nothing cancels this, and the loop must go on
                 self._log.failure("Loading the metadata of topic {topic} failed", topic=self._topic)
-                delay_s = self._failed(
+                failure = ReadFailure(
                     f"The topic {self._topic} could not be looked up; see the log.",
                     "The topic could not be looked up.",
                 )
+                delay_s = self._failed(failure)
             self._changed()
             if not self._wanted:
                 await self._idle.sleep(delay_s)
@@ -114,10 +112,7 @@ class Discovery:
                 raise
             return 0
         except RequestFailed as error:
-            return self._failed(
-                f"The topic {self._topic} cannot be read: {error.reason.sentence}",
-                f"The topic cannot be read: {error.reason.public}",
-            )
+            return self._failed(unanswered(self._topic, error.reason))
         if self._stopped:
             return 0
         return self._learn(self._client.topic_error(self._topic))
@@ -127,27 +122,13 @@ class Discovery:
             return self._exists()
         if code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC_EXCEPTION):
             return self._note_missing(code)
-        if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-            return self._failed(
-                f"The service is not allowed to read the topic {self._topic}; it needs the right DESCRIBE.",
-                "The service is not allowed to read the topic.",
-            )
-        response = "nothing about it" if code is None else ErrorCode.name_of(code)
-        return self._failed(
-            f"The topic {self._topic} cannot be read: Kafka answers {response}.",
-            f"The topic cannot be read: Kafka answers {response}.",
-            transient=ErrorCode.is_transient(code),
-        )
+        return self._failed(topic_rejected(self._topic, code), transient=ErrorCode.is_transient(code))
 
     def _exists(self) -> float:
         topic_id = self._client.topic_id(self._topic)
-        if self.topic_id is not None and topic_id in self._former_ids:
-            # The response of a broker that does not know the new topic yet.
+        if self.ids.is_former(topic_id):
             self._unsettled += 1
             return RETRY.delay_s(self._unsettled)
-        if topic_id is not None:
-            # Ids are unique, so this topic existed all the time, and the brokers did not know it.
-            self._former_ids.discard(topic_id)
         self._failures = 0
         self.failure = self.waits_for = None
         self._missing_since_s = None
@@ -163,10 +144,8 @@ class Discovery:
                 topic=self._topic,
                 count=len(leaders),
             )
-        if self.topic_id is not None and topic_id not in (None, self.topic_id):
-            self._former_ids.add(self.topic_id)
+        if self.ids.note(topic_id):
             self._reset("The topic was deleted and created again")
-        self.topic_id = topic_id or self.topic_id
         gone = self._positions.update(leaders, now_s=now_s)
         if gone:
             # The partitions of a topic are never removed: this is another topic.
@@ -188,7 +167,7 @@ class Discovery:
             self._missing_since_s = now_s
             self._failures = 0
         gone = self._positions.note_missing(now_s=now_s)
-        if now_s - self._missing_since_s < _MISSING_AFTER_S:
+        if now_s - self._missing_since_s < DELETED_AFTER_S:
             self._failures += 1
             return RETRY.delay_s(self._failures)
         self.failure = None
@@ -201,14 +180,9 @@ class Discovery:
 
     def _report_missing(self, code: int | None) -> None:
         self.waits_for = None
-        if self.topic_id is not None:
-            self._former_ids.add(self.topic_id)
-            self.topic_id = None
+        self.ids.note_deleted()
         if code == ErrorCode.INVALID_TOPIC_EXCEPTION:
-            self.failure = ReadFailure(
-                f"Kafka does not allow a topic of the name {self._topic}.",
-                "Kafka does not allow a topic of this name.",
-            )
+            self.failure = topic_rejected(self._topic, code)
         elif not self._said_missing:
             self._said_missing = True
             self._log.warn(
@@ -216,9 +190,9 @@ class Discovery:
                 topic=self._topic,
             )
 
-    def _failed(self, sentence: str, public: str, *, transient: bool = False) -> float:
+    def _failed(self, failure: ReadFailure, *, transient: bool = False) -> float:
         self._missing_since_s = None
         self._failures += 1
         if self._failures > 1 or not transient:
-            self.failure = ReadFailure(sentence, public)
+            self.failure = failure
         return RETRY.delay_s(self._failures)

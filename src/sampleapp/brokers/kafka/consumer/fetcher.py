@@ -13,6 +13,13 @@ from twisted.logger import Logger
 
 from sampleapp.brokers.kafka.batches import UnreadableBatch
 from sampleapp.brokers.kafka.cluster_client import ClusterClient, RequestFailed, request_failed
+from sampleapp.brokers.kafka.consumer.failures import (
+    NO_WHOLE_BATCH,
+    ReadFailure,
+    rejected,
+    unanswered,
+    unreadable,
+)
 from sampleapp.brokers.kafka.consumer.fetch_session import FetchSession, SessionKey
 from sampleapp.brokers.kafka.consumer.offsets import Name, extent_requests, extents_in
 from sampleapp.brokers.kafka.consumer.partition import (
@@ -21,7 +28,6 @@ from sampleapp.brokers.kafka.consumer.partition import (
     FollowedPartition,
     Follower,
     Found,
-    ReadFailure,
     State,
 )
 from sampleapp.brokers.kafka.error_code import ErrorCode
@@ -247,7 +253,7 @@ class _Loop:
         try:
             await follower.deliver(partition, fetched, began_s=began_s)
             if partition.position == asked_from and not partition.dropped and not self._stopped:
-                failure = _unreadable(partition, "Kafka has not sent a whole batch")
+                failure = _unreadable(partition, NO_WHOLE_BATCH)
             else:
                 partition.clear_failure()
         except UnreadableBatch as error:
@@ -269,30 +275,14 @@ class _Loop:
     # Errors
 
     def _unanswered(self, partitions: Collection[FollowedPartition], error: RequestFailed) -> None:
-        reason, broker = error.reason, self._node_id
         self._failed(
             partitions,
-            lambda each: ReadFailure(
-                f"The topic {each.follower.topic} cannot be read from broker {broker}: {reason.sentence}",
-                f"The topic cannot be read: {reason.public}",
-            ),
+            lambda each: unanswered(each.follower.topic, error.reason, node_id=self._node_id),
             transient=True,
         )
 
     def _rejected(self, partition: FollowedPartition, code: int, *, transient: bool = False) -> None:
-        topic = partition.follower.topic
-        if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-            failure = ReadFailure(
-                f"The service is not allowed to read the topic {topic}; it needs the right READ.",
-                "The service is not allowed to read the topic.",
-            )
-        else:
-            number, name = partition.number, ErrorCode.name_of(code)
-            failure = ReadFailure(
-                f"Partition {number} of the topic {topic} cannot be read: broker {self._node_id} "
-                f"answers {name}.",
-                f"Partition {number} cannot be read: Kafka answers {name}.",
-            )
+        failure = rejected(partition.follower.topic, partition.number, code, node_id=self._node_id)
         self._failed([partition], lambda _: failure, transient=transient or ErrorCode.is_transient(code))
 
     def _failed(
@@ -542,8 +532,4 @@ def _faulty(partition: FollowedPartition) -> ReadFailure:
 
 
 def _unreadable(partition: FollowedPartition, fault: str) -> ReadFailure:
-    number = partition.number
-    rest = f"cannot be read on at offset {partition.position}: {fault}."
-    return ReadFailure(
-        f"Partition {number} of the topic {partition.follower.topic} {rest}", f"Partition {number} {rest}"
-    )
+    return unreadable(partition.follower.topic, partition.number, partition.position, fault)

@@ -12,11 +12,18 @@ from twisted.internet.task import deferLater
 
 from sampleapp.brokers.kafka.batches import UnreadableBatch, read_gradually
 from sampleapp.brokers.kafka.cluster_client import RequestFailed
+from sampleapp.brokers.kafka.consumer.failures import (
+    NO_WHOLE_BATCH,
+    NOT_AUTHORIZED,
+    no_leader,
+    read_failed,
+    rejected,
+    unreadable,
+)
 from sampleapp.brokers.kafka.consumer.leaders import Leaders
 from sampleapp.brokers.kafka.consumer.offsets import Extent, Name, extent_requests, extents_in
 from sampleapp.brokers.kafka.consumer.page_builder import PageBuilder
 from sampleapp.brokers.kafka.consumer.partition_read import PartitionRead
-from sampleapp.brokers.kafka.consumer.read_errors import NOT_AUTHORIZED, unanswered
 from sampleapp.brokers.kafka.consumer.read_slots import ReadSlots
 from sampleapp.brokers.kafka.consumer.topics import Topics, TopicView
 from sampleapp.brokers.kafka.error_code import ErrorCode
@@ -380,24 +387,20 @@ class PageRead:
             except UnreadableBatch as error:
                 broken = next(each for each in left if each.number == error.partition)
                 left.remove(broken)
-                at = f"at offset {broken.position}"
-                broken.fail(
-                    f"Partition {broken.number} cannot be read on {at}: {error.fault}.",
-                    now_s=self._clock.seconds(),
-                )
+                self._unreadable(broken, error.fault)
         for each in left:
             if page.is_full or each.is_settled:
                 continue
             each.is_settled = each.is_up_to_date
             each.short_responses = each.short_responses + 1 if each.position == before[each.number] else 0
             if each.short_responses >= _MOST_SHORT:
-                each.fail("Kafka has not sent a whole batch.", now_s=self._clock.seconds())
+                self._unreadable(each, NO_WHOLE_BATCH)
 
     # Errors
 
     def _unanswered(self, partitions: Iterable[PartitionRead], error: RequestFailed) -> None:
         if error.reason.incompatible:
-            raise unanswered(error)
+            raise read_failed(error)
         now_s = self._clock.seconds()
         for each in partitions:
             each.fail(error.reason.public, now_s=now_s)
@@ -415,11 +418,12 @@ class PageRead:
             raise BrokerIncompatible(
                 "Kafka keeps the topic in a format without times: read it from an offset instead."
             )
-        name = ErrorCode.name_of(code)
-        partition.fail(
-            f"Partition {partition.number} cannot be read: Kafka answers {name}.",
-            now_s=self._clock.seconds(),
-        )
+        failure = rejected(self._request.topic, partition.number, code)
+        partition.fail(failure.public, now_s=self._clock.seconds())
+
+    def _unreadable(self, partition: PartitionRead, fault: str) -> None:
+        failure = unreadable(self._request.topic, partition.number, partition.position, fault)
+        partition.fail(failure.public, now_s=self._clock.seconds())
 
     # Helpers
 
@@ -431,8 +435,8 @@ class PageRead:
         for each in partitions:
             node_id = view.leaders[each.number].node_id
             if node_id is None:
-                failure = f"Partition {each.number} has no leader, so nothing can be read from it."
-                each.fail(failure, now_s=self._clock.seconds())
+                failure = no_leader(self._request.topic, each.number)
+                each.fail(failure.public, now_s=self._clock.seconds())
                 continue
             led = found.setdefault(node_id, [])
             if len(led) < _PARTITIONS_AT_ONCE:

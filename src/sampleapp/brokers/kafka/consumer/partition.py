@@ -6,8 +6,7 @@ from enum import Enum, auto
 from typing import Final, Protocol
 from uuid import UUID
 
-from msgspec import Struct
-
+from sampleapp.brokers.kafka.consumer.failures import ReadFailure, no_leader
 from sampleapp.brokers.kafka.consumer.offsets import Extent, first_offset
 from sampleapp.brokers.kafka.protocol import Fetched
 from sampleapp.concurrency.backoff import Backoff
@@ -20,7 +19,6 @@ __all__ = [
     "FollowedPartition",
     "Follower",
     "Found",
-    "ReadFailure",
     "State",
 ]
 
@@ -37,15 +35,6 @@ _NOTHING_LEFT_AFTER_S: Final = 5.0
 """See `FollowedPartition.note_empty_response`."""
 _OPEN_TRANSACTION_AFTER_S: Final = 10.0
 """A transaction that is open for a shorter time is not logged."""
-
-
-class ReadFailure(Struct, frozen=True):
-    """An error that stops reading."""
-
-    sentence: str
-    """For the operator."""
-    public: str
-    """For any caller: without addresses and paths."""
 
 
 class Found(Enum):
@@ -360,16 +349,8 @@ class FollowedPartition:
         """Set the node id of the leader; ``None`` for none."""
         self._missing_since_s = None
         if leader is None:
-            number = self.number
-            self.mark_failed(
-                ReadFailure(
-                    f"Partition {number} of the topic {self.follower.topic} has no leader, so nothing can be "
-                    "read from it.",
-                    f"Partition {number} has no leader, so nothing can be read from it.",
-                ),
-                now_s=now_s,
-                transient=True,
-            )
+            failure = no_leader(self.follower.topic, self.number)
+            self.mark_failed(failure, now_s=now_s, transient=True)
         elif leader != self.leader:
             self.retry_at_s = now_s
         self.leader = leader

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from sampleapp.brokers.kafka.consumer.partition import FollowedPartition, Follower, ReadFailure
+from sampleapp.brokers.kafka.consumer.failures import ReadFailure
+from sampleapp.brokers.kafka.consumer.partition import FollowedPartition, Follower
 from sampleapp.model import EARLIEST, FromOffsets, Start
 
 __all__ = ["Positions"]

@@ -144,7 +144,7 @@ class Subscription:
     @property
     def topic_id(self) -> UUID | None:
         """See `Follower.topic_id`."""
-        return None if self._discovery is None else self._discovery.topic_id
+        return None if self._discovery is None else self._discovery.ids.current
 
     def start_in(self, partition: int) -> Start:
         """See `Follower.start_in`."""

@@ -12,17 +12,17 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 
 from sampleapp.brokers.kafka.cluster_client import ClusterClient, RequestFailed
-from sampleapp.brokers.kafka.consumer.read_errors import NOT_AUTHORIZED, unanswered
+from sampleapp.brokers.kafka.consumer.failures import NOT_AUTHORIZED, read_failed, topic_rejected
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.errors import BrokerUnavailable, TopicNotAuthorized, UnknownTopic
 from sampleapp.model import is_legal_topic
 
-__all__ = ["Leader", "TopicView", "Topics"]
+__all__ = ["DELETED_AFTER_S", "Leader", "TopicIds", "TopicView", "Topics"]
 
 _UNKNOWN_AFTER_S: Final = 0.1
 """A new topic is not known to all brokers at once: another one is asked after this time, in seconds."""
-_DELETED_AFTER_S: Final = 1.0
-"""A topic that was known counts as deleted after this time, in seconds."""
+DELETED_AFTER_S: Final = 1.0
+"""A topic counts as deleted after this time, in seconds: brokers learn of topics one after another."""
 _UNUSABLE_AFTER_S: Final = 2.0
 _RETRY_S: Final = 0.1
 _MOST_TOPICS: Final = 500
@@ -53,6 +53,44 @@ class TopicView(Struct, frozen=True):
     """The first offset of partitions that were read, by number. It may have changed since."""
 
 
+class TopicIds:
+    """
+    The id of a topic of some name, and the ids of former ones.
+
+    After a topic was deleted and created again, a broker that is behind still answers with the former id.
+    """
+
+    def __init__(self) -> None:
+        self.current: UUID | None = None
+        """``None`` if the topic does not exist, or the brokers have no topic ids."""
+        self._former: set[UUID] = set()
+
+    def is_former(self, topic_id: UUID | None) -> bool:
+        """Return ``True`` for the id of a topic that was deleted before the current one was created."""
+        return self.current is not None and topic_id in self._former
+
+    def note(self, topic_id: UUID | None) -> bool:
+        """
+        Note an id in a response.
+
+        :return: ``True`` if the topic was deleted and created again.
+        """
+        if topic_id is None or topic_id == self.current:
+            return False
+        had_another = self.current is not None
+        self.note_deleted()
+        # Ids are unique, so this topic existed all the time, and the brokers did not know it.
+        self._former.discard(topic_id)
+        self.current = topic_id
+        return had_another
+
+    def note_deleted(self) -> None:
+        """Note that the topic does not exist any longer."""
+        if self.current is not None:
+            self._former.add(self.current)
+            self.current = None
+
+
 class Topics:
     """The views of topics, which are loaded again when they are too old for a read."""
 
@@ -61,7 +99,7 @@ class Topics:
         self._client = client
         self._clock = clock
         self._views: OrderedDict[str, TopicView] = OrderedDict()
-        self._former_ids: dict[str, set[UUID]] = {}
+        self._ids: dict[str, TopicIds] = {}
 
     async def get(self, topic: str, *, max_age_s: float) -> TopicView:
         """
@@ -85,7 +123,7 @@ class Topics:
             try:
                 await self._client.load_metadata([topic], auto_create=False)
             except RequestFailed as error:
-                raise unanswered(error) from error
+                raise read_failed(error) from error
             error_code = self._client.topic_error(topic)
             if error_code == ErrorCode.NONE:
                 is_late = self._clock.seconds() - began_s >= _UNUSABLE_AFTER_S
@@ -100,26 +138,22 @@ class Topics:
         """:return: ``None`` if the broker has not heard yet that the topic was made again."""
         client, known = self._client, self._views.get(topic)
         topic_id = client.topic_id(topic)
-        former = self._former_ids.setdefault(topic, set())
-        if topic_id in former:
-            if not believe:
-                return None
-            # All say so: it was the other response that was behind.
-            former.discard(topic_id)
+        ids = self._ids.setdefault(topic, TopicIds())
+        # If all say so, it was the other response that was behind.
+        if ids.is_former(topic_id) and not believe:
+            return None
         leaders = {
             number: Leader(client.leader_of(topic, number), client.leader_epoch_of(topic, number))
             for number in client.partitions_of(topic)
         }
         log_starts: dict[int, int] = {}
-        if known is not None and known.topic_id is not None:
-            if topic_id == known.topic_id:
-                log_starts = known.log_starts
-                # A broker that is behind may answer: elections and new partitions are not undone.
-                for number, leader in known.leaders.items():
-                    if number not in leaders or leaders[number].epoch < leader.epoch:
-                        leaders[number] = leader
-            else:
-                former.add(known.topic_id)
+        ids.note(topic_id)
+        if known is not None and known.topic_id is not None and topic_id == known.topic_id:
+            log_starts = known.log_starts
+            # A broker that is behind may answer: elections and new partitions are not undone.
+            for number, leader in known.leaders.items():
+                if number not in leaders or leaders[number].epoch < leader.epoch:
+                    leaders[number] = leader
         view = TopicView(topic_id, leaders, asked_at_s, log_starts)
         self._views[topic] = view
         self._views.move_to_end(topic)
@@ -136,15 +170,14 @@ class Topics:
             self._forget(topic)
             raise UnknownTopic(_NO_SUCH_TOPIC)
         if error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            if since_s >= (_DELETED_AFTER_S if topic in self._views else _UNKNOWN_AFTER_S):
+            if since_s >= (DELETED_AFTER_S if topic in self._views else _UNKNOWN_AFTER_S):
                 self._forget(topic)
                 raise UnknownTopic(_NO_SUCH_TOPIC)
         elif since_s >= _UNUSABLE_AFTER_S:
-            name = "nothing" if error is None else ErrorCode.name_of(error)
-            raise BrokerUnavailable(f"The topic cannot be read now: Kafka answers {name}.")
+            raise BrokerUnavailable(topic_rejected(topic, error).public)
 
     def _forget(self, topic: str) -> None:
         # The client would keep it for ever, and callers may invent names.
         self._views.pop(topic, None)
-        self._former_ids.pop(topic, None)
+        self._ids.pop(topic, None)
         self._client.forget_topic(topic)

@@ -1,0 +1,100 @@
+"""The errors that stop reading."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import Struct
+
+from sampleapp.brokers.kafka.cluster_client import RequestFailed
+from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
+from sampleapp.brokers.kafka.error_code import ErrorCode
+from sampleapp.errors import BrokerIncompatible, BrokerUnavailable
+
+__all__ = [
+    "NOT_AUTHORIZED",
+    "NO_WHOLE_BATCH",
+    "ReadFailure",
+    "no_leader",
+    "read_failed",
+    "rejected",
+    "topic_rejected",
+    "unanswered",
+    "unreadable",
+]
+
+NOT_AUTHORIZED: Final = (
+    "The service is not allowed to read the topic. In Kafka, it needs the rights READ and DESCRIBE."
+)
+NO_WHOLE_BATCH: Final = "Kafka has not sent a whole batch"
+
+
+class ReadFailure(Struct, frozen=True):
+    """An error that stops reading for a while."""
+
+    sentence: str
+    """For the operator."""
+    public: str
+    """For any caller: without addresses and paths."""
+
+
+def unanswered(topic: str, reason: FailureReason, *, node_id: int | None = None) -> ReadFailure:
+    """Return the failure for a request without a response, to this broker or to any."""
+    broker = "" if node_id is None else f" from broker {node_id}"
+    return ReadFailure(
+        f"The topic {topic} cannot be read{broker}: {reason.sentence}",
+        f"The topic cannot be read: {reason.public}",
+    )
+
+
+def topic_rejected(topic: str, code: int | None) -> ReadFailure:
+    """Return the failure for an error code for a topic; ``None`` if the response did not name it."""
+    if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+        return _denied(topic, "DESCRIBE")
+    if code == ErrorCode.INVALID_TOPIC_EXCEPTION:
+        return ReadFailure(
+            f"Kafka does not allow a topic of the name {topic}.", "Kafka does not allow a topic of this name."
+        )
+    response = "nothing about it" if code is None else ErrorCode.name_of(code)
+    return ReadFailure(
+        f"The topic {topic} cannot be read: Kafka answers {response}.",
+        f"The topic cannot be read: Kafka answers {response}.",
+    )
+
+
+def rejected(topic: str, partition: int, code: int, *, node_id: int | None = None) -> ReadFailure:
+    """Return the failure for an error code that a broker has sent for a partition."""
+    if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+        return _denied(topic, "READ")
+    name, broker = ErrorCode.name_of(code), "Kafka" if node_id is None else f"broker {node_id}"
+    return ReadFailure(
+        f"Partition {partition} of the topic {topic} cannot be read: {broker} answers {name}.",
+        f"Partition {partition} cannot be read: Kafka answers {name}.",
+    )
+
+
+def no_leader(topic: str, partition: int) -> ReadFailure:
+    """Return the failure for a partition without a leader."""
+    return _of_partition(topic, partition, "has no leader, so nothing can be read from it.")
+
+
+def unreadable(topic: str, partition: int, position: int | None, fault: str) -> ReadFailure:
+    """Return the failure for records that cannot be decoded."""
+    return _of_partition(topic, partition, f"cannot be read on at offset {position}: {fault}.")
+
+
+def _denied(topic: str, right: str) -> ReadFailure:
+    return ReadFailure(
+        f"The service is not allowed to read the topic {topic}; it needs the right {right}.",
+        "The service is not allowed to read the topic.",
+    )
+
+
+def _of_partition(topic: str, partition: int, rest: str) -> ReadFailure:
+    return ReadFailure(f"Partition {partition} of the topic {topic} {rest}", f"Partition {partition} {rest}")
+
+
+def read_failed(error: RequestFailed) -> BrokerUnavailable | BrokerIncompatible:
+    """Return the error of a read for a request without a response."""
+    kind = BrokerIncompatible if error.reason.incompatible else BrokerUnavailable
+    return kind(error.reason.public)
