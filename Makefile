@@ -10,6 +10,8 @@
 #   make test-all     everything, on every installed Python and on Kafka 0.11 to 4.x (about two hours)
 #   make fuzz    random HTTP requests for a minute, compared with other servers; then random requests by
 #                schemathesis from /openapi.json. Longer, or repeated: make fuzz FUZZ='--seconds 3600 --seed 7'
+#   make chaos   two gateways on three Kafka nodes: faults for five minutes, and every response checked. Longer,
+#                repeated, or on another version: make chaos CHAOS='--minutes 30 --seed 7 --kafka 3.9.2'
 #   make check   lint, typing, and the documentation with the commands and programs of its pages
 #   make docs    the documentation as HTML, in docs/_build/html (its tests are a part of make check)
 #   make dist    what a release publishes, built reproducibly and checked, in dist/ (needs git)
@@ -22,6 +24,8 @@ PYTHON ?= python3
 OPTIONS ?=
 # Options for the fuzzer; see above.
 FUZZ ?=
+# Options for the run of faults; see above.
+CHAOS ?=
 # Requests that schemathesis makes for each operation of /openapi.json.
 EXAMPLES ?= 200
 # Versions of Kafka for test-kafka; empty for those that every commit must pass.
@@ -34,7 +38,7 @@ OLD_KAFKA ?= 0.11.0.3 1.1.1 2.1.1 3.0.2
 INTERRUPTED = 130
 
 .DELETE_ON_ERROR:
-.PHONY: run test test-kafka test-container test-all fuzz check docs dist lock bench clean
+.PHONY: run test test-kafka test-container test-all fuzz chaos check docs dist lock bench clean
 
 # Processes of the tests, and later runs, load compiled modules instead of compiling them again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -78,6 +82,9 @@ test-all: test test-container
 fuzz: $(DEV)/installed
 	$(DEV)/bin/python -m tests.fuzz.run $(FUZZ)
 	SAMPLEAPP_SCHEMATHESIS_EXAMPLES=$(EXAMPLES) $(DEV)/bin/python -m pytest -q tests/process/test_schemathesis.py
+
+chaos: $(DEV)/installed
+	$(DEV)/bin/python -m tests.chaos.run $(CHAOS)
 
 check: $(DEV)/installed
 	$(DEV)/bin/python -m tox -e lint,typing,docs

@@ -42,8 +42,8 @@ class DroppingProxy:
         self.losses: Counter[Loss] = Counter()
         self.requests: Counter[int] = Counter()
         """How many requests came, by the key of what is asked."""
+        self.loss_of_one_in = loss_of_one_in
         self._target = target
-        self._one_in = loss_of_one_in
         self._random = random.Random(seed)
         self._may_pass = threading.Event()
         self._may_pass.set()
@@ -86,6 +86,16 @@ class DroppingProxy:
             ends = list(self._open)
         for each in ends:
             self._cut(each)
+
+    def reset_all(self) -> None:
+        """Lose all connections, so that clients are sent RST."""
+        with self._lock:
+            ends, self._open = self._open, set()
+        for each in ends:
+            with contextlib.suppress(OSError):
+                each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                # It wakes the thread that reads, which then closes.
+                each.shutdown(socket.SHUT_RD)
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
@@ -139,7 +149,7 @@ class DroppingProxy:
 
     def _choose(self) -> Loss | None:
         with self._lock:
-            if not self._one_in or self._random.randrange(self._one_in):
+            if not self.loss_of_one_in or self._random.randrange(self.loss_of_one_in):
                 return None
             loss = self._random.choice(list(Loss))
             self.losses[loss] += 1
@@ -147,7 +157,9 @@ class DroppingProxy:
 
     def _cut(self, end: socket.socket) -> None:
         with self._lock:
-            self._open.discard(end)
+            if end not in self._open:
+                return
+            self._open.remove(end)
         with contextlib.suppress(OSError):
             end.shutdown(socket.SHUT_RDWR)
 

@@ -33,7 +33,7 @@ class Item(NamedTuple):
 
 class StreamClient:
     """
-    Reads streams of one topic in a thread of its own, and comes back with ``Last-Event-ID``.
+    Reads streams of one path in a thread of its own, and comes back with ``Last-Event-ID``.
 
     It leaves now and then, and reads slowly now and then. Each time it asks any of the services.
     """
@@ -42,9 +42,8 @@ class StreamClient:
         self,
         name: str,
         urls: Sequence[str],
-        topic: str,
+        path: str,
         *,
-        query: str = "from=earliest",
         seed: int = 0,
         is_slow: bool = False,
     ) -> None:
@@ -53,7 +52,7 @@ class StreamClient:
         self.statuses: defaultdict[int, int] = defaultdict(int)
         self.broken: list[str] = []
         self._urls = urls
-        self._path = f"/topics/{topic}/records?{query}"
+        self._path = path
         self._random = random.Random(seed)
         self._is_slow = is_slow
         self._reader = EventReader()

@@ -216,12 +216,13 @@ class StreamsWorld(World):
 
 
 CLIENTS = {
-    "all": {},
-    "another": {},
-    "slow": {"is_slow": True},
-    "one partition": {"query": "from=earliest&partition=0"},
-    "one key": {"query": "from=earliest&key=b"},
+    "all": "",
+    "another": "",
+    "slow": "",
+    "one partition": "&partition=0",
+    "one key": "&key=b",
 }
+"""The queries of the clients."""
 WANTED = {
     "one partition": lambda partition, _: partition == 0,
     "one key": lambda _, key: key == b"b",
@@ -244,8 +245,9 @@ def clients(services):
 
     def make(topic):
         urls = [each.url for each in services]
-        for number, (name, options) in enumerate(CLIENTS.items()):
-            made.append(StreamClient(name, urls, topic, seed=SEED + number, **options))
+        for number, (name, query) in enumerate(CLIENTS.items()):
+            path = f"/topics/{topic}/records?from=earliest{query}"
+            made.append(StreamClient(name, urls, path, seed=SEED + number, is_slow=name == "slow"))
             made[-1].start()
         return made
 

@@ -17,9 +17,12 @@ __all__ = ["ReturningService", "World"]
 class ReturningService:
     """A service that comes back on its port."""
 
-    def __init__(self, directory: Path, broker: str, *, options: Sequence[str] = ()) -> None:
+    def __init__(
+        self, directory: Path, broker: str, *, options: Sequence[str] = (), **how_to_start: object
+    ) -> None:
+        """:param how_to_start: the command and the environment, as of `LiveService`."""
         directory.mkdir()
-        self._directory, self._broker = directory, broker
+        self._directory, self._broker, self._how_to_start = directory, broker, how_to_start
         self._options = ["--drain-delay", "0", "--drain-timeout", "4", *options]
         self._listen = "tcp:0:interface=127.0.0.1"
         self.output = ""
@@ -27,7 +30,11 @@ class ReturningService:
 
     def start(self) -> None:
         self.live = LiveService(
-            directory=self._directory, broker=self._broker, listen=self._listen, options=self._options
+            directory=self._directory,
+            broker=self._broker,
+            listen=self._listen,
+            options=self._options,
+            **self._how_to_start,
         )
         self.url = self.live.url
         self._listen = f"tcp:{self.url.rstrip('/').rpartition(':')[2]}:interface=127.0.0.1"

@@ -1,0 +1,110 @@
+"""A gateway that lies now and then: an HTTP proxy, to see that the checker finds it out."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import random
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import urlsplit
+
+__all__ = ["LyingGateway"]
+
+_ONE_IN = 15
+_OWN = {"connection", "transfer-encoding", "content-length"}
+
+
+class LyingGateway(ThreadingHTTPServer):
+    """
+    Forwards requests to a gateway, and responses back.
+
+    Now and then it answers a message with 200 and forgets it, says another offset, forwards a message twice,
+    or leaves out a line of a page.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, url: str, *, seed: int) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.address = urlsplit(url).netloc
+        self.url = f"http://127.0.0.1:{self.server_port}/"
+        self.random = random.Random(seed)
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        """Serve no more."""
+        self.shutdown()
+        self.server_close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.headers["Content-Type"] != "application/json":
+            self._answer(*self._forward(body))
+            return
+        if self._lies():
+            place = {"topic": json.loads(body)["topic"], "partition": 0, "offset": 1}
+            self._answer(200, {}, json.dumps(place).encode())
+            return
+        if self._lies() and "Idempotency-Key" not in self.headers:
+            self._forward(body)
+        status, headers, received = self._forward(body)
+        if status == http.HTTPStatus.OK and self._lies():
+            place = json.loads(received)
+            received = json.dumps({**place, "offset": place["offset"] + 1}).encode()
+        self._answer(status, headers, received)
+
+    def do_GET(self) -> None:
+        if self.headers.get("Accept") == "text/event-stream":
+            self._relay()
+            return
+        status, headers, received = self._forward(None)
+        lines = received.splitlines(keepends=True)
+        if len(lines) > 1 and "/records" in self.path and self._lies():
+            del lines[self.server.random.randrange(len(lines))]
+        self._answer(status, headers, b"".join(lines))
+
+    do_DELETE = do_GET
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing on stderr."""
+
+    def _lies(self) -> bool:
+        return not self.server.random.randrange(_ONE_IN)
+
+    def _forward(self, body: bytes | None) -> tuple[int, dict, bytes]:
+        with contextlib.closing(self._connected(body)) as connection:
+            response = connection.getresponse()
+            return response.status, dict(response.headers), response.read()
+
+    def _relay(self) -> None:
+        self.close_connection = True
+        with contextlib.closing(self._connected(None)) as connection, contextlib.suppress(OSError):
+            response = connection.getresponse()
+            self._head(response.status, dict(response.headers))
+            while received := response.read1(65536):
+                self.wfile.write(received)
+
+    def _connected(self, body: bytes | None) -> http.client.HTTPConnection:
+        connection = http.client.HTTPConnection(self.server.address, timeout=60)
+        headers = {name: value for name, value in self.headers.items() if name.lower() not in _OWN}
+        connection.request(self.command, self.path, body, headers)
+        return connection
+
+    def _answer(self, status: int, headers: dict, body: bytes) -> None:
+        self._head(status, headers, length=len(body))
+        self.wfile.write(body)
+
+    def _head(self, status: int, headers: dict, *, length: int | None = None) -> None:
+        self.send_response_only(status)
+        for name, value in headers.items():
+            if name.lower() not in _OWN:
+                self.send_header(name, value)
+        if length is not None and status != http.HTTPStatus.NO_CONTENT:
+            self.send_header("Content-Length", str(length))
+        self.end_headers()

@@ -1,0 +1,167 @@
+"""The clients of a run, and the history of what they sent and got."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from threading import Lock
+
+from tests.chaos.clients import ANSWER_S, PageReader, Publisher, fetch
+from tests.chaos.history import History, Item, Readings
+from tests.chaos.logs import Logs
+from tests.chaos.nemesis import CUT, GROWN, KEYS, READINGS, REMADE, SHORT
+from tests.real_kafka.service import VERSION_2
+from tests.real_kafka.stream_clients import StreamClient
+
+__all__ = ["Workload"]
+
+_PAUSE_S = 0.3
+"""On average, between two requests of a publisher."""
+_LATE_S = 60
+"""The longest time for which a late reader does not read."""
+_READ = (KEYS, GROWN, SHORT, CUT, REMADE)
+
+
+class Workload:
+    """Publishers and readers of all topics, through all gateways."""
+
+    def __init__(self, urls: Sequence[str], *, seed: int) -> None:
+        self._urls, self._seed = urls, seed
+        self._publishers = [
+            *(
+                self._publisher(KEYS, n, keys, identified=0.6)
+                for n, keys in enumerate(["a", "bc", " ", "d "])
+            ),
+            *(self._publisher(GROWN, n, keys) for n, keys in enumerate(["a", "bc "])),
+            self._publisher(SHORT, 0, "a "),
+            self._publisher(CUT, 0, "abcd ", pause_s=_PAUSE_S / 3),
+            self._publisher(REMADE, 0, "a ", may_be_missing=True),
+            *(self._publisher(READINGS, n, keys, numbers=True) for n, keys in enumerate(["abc", "defg"])),
+        ]
+        self._pages = [
+            *(PageReader(f"page of {topic}", urls, topic, seed=seed) for topic in _READ),
+            *(
+                PageReader(f"late page of {topic}", urls, topic, seed=seed, rest_s=_LATE_S)
+                for topic in (SHORT, CUT)
+            ),
+        ]
+        self._streams = {
+            topic: self._stream(f"/topics/{topic}/records?from=earliest", urls) for topic in _READ
+        }
+        self._changes = [self._stream("/changes", [url]) for url in urls]
+
+    @property
+    def remaking(self) -> Lock:
+        """Held while the topic `REMADE` must not be published to."""
+        return next(each.turn for each in self._publishers if each.topic == REMADE)
+
+    @property
+    def requests(self) -> int:
+        """The number of requests to publish until now, each counted once."""
+        return sum(len(each.requests) for each in self._publishers)
+
+    @property
+    def broken(self) -> list[str]:
+        """Responses that no client expects."""
+        return [
+            text for each in (*self._publishers, *self._pages, *self._all_streams()) for text in each.broken
+        ]
+
+    def start(self) -> None:
+        """Begin to publish and to read."""
+        for each in (*self._publishers, *self._pages, *self._all_streams()):
+            each.start()
+
+    def finish_publishing(self, *, deadline_s: float) -> None:
+        """Publish no more, and wait for what is not answered yet. :raise AssertionError: not in time."""
+        for each in self._publishers:
+            each.is_enough.set()
+        for each in self._pages:
+            each.hurry()
+        until_s = time.monotonic() + deadline_s
+        for each in self._publishers:
+            each.join(max(0, until_s - time.monotonic()))
+            assert not each.is_alive(), f"{each.name}: its requests are not answered"
+
+    def stop(self) -> None:
+        """Stop all clients."""
+        for each in (*self._publishers, *self._pages):
+            each.is_enough.set()
+        for each in self._pages:
+            each.join(ANSWER_S)
+        for each in self._all_streams():
+            each.stop()
+
+    def history(self, logs: Logs) -> History:
+        """Everything until now but the readings; see `add_readings`."""
+        streams = {
+            f"stream of {topic}": (topic, [Item(item.event, item.data) for item in list(each.items)])
+            for topic, each in self._streams.items()
+        }
+        return History(
+            requests=[request for each in self._publishers for request in each.requests],
+            topics=logs.topics,
+            readers={**{each.name: (each.topic, list(each.items)) for each in self._pages}, **streams},
+        )
+
+    def add_readings(self, history: History) -> History:
+        """Ask each gateway for its readings."""
+        history.readings_topic = READINGS
+        history.readings = {
+            url: _readings(url, stream) for url, stream in zip(self._urls, self._changes, strict=True)
+        }
+        return history
+
+    def counts(self, history: History) -> Mapping[str, Counter]:
+        """How often there was what, for people."""
+        return {
+            "responses to publishers": sum((each.counts for each in self._publishers), Counter()),
+            "responses to readers of pages": sum((each.counts for each in self._pages), Counter()),
+            "responses to streams": sum((Counter(each.statuses) for each in self._all_streams()), Counter()),
+            "what readers got": Counter(
+                f"{item.kind} of {topic}" for topic, items in history.readers.values() for item in items
+            ),
+        }
+
+    def _publisher(self, topic: str, number: int, keys: str, *, numbers: bool = False, **more) -> Publisher:
+        """:param keys: each character is a key; a space is none."""
+        return Publisher(
+            f"{topic}-{number}",
+            self._urls,
+            topic,
+            seed=self._seed + number,
+            keys=[None if each == " " else each for each in keys],
+            number=(number + 1) * 10**7 if numbers else None,
+            **{"pause_s": _PAUSE_S, **more},
+        )
+
+    def _stream(self, path: str, urls: Sequence[str]) -> StreamClient:
+        return StreamClient(path, urls, path, seed=self._seed)
+
+    def _all_streams(self) -> list[StreamClient]:
+        return [*self._streams.values(), *self._changes]
+
+
+def _readings(url: str, stream: StreamClient) -> Readings:
+    _, _, version_1 = fetch(url, "/")
+    _, headers, version_2 = fetch(url, "/", Accept=VERSION_2)
+    changed: dict[str, float] = {}
+    last_id = ""
+    for each in list(stream.items):
+        last_id = each.event_id
+        if each.event == "readings":
+            changed = {reading["id"]: reading["value"] for reading in each.data}
+        elif each.event == "reading":
+            changed[each.data["id"]] = each.data["value"]
+        else:
+            # One that it never got is a fault, too.
+            del changed[each.data["id"]]
+    return Readings(
+        version_1=json.loads(version_1),
+        version_2=[(each["id"], each["value"]) for each in json.loads(version_2)],
+        etag=(headers["ETag"] or "").strip('"'),
+        changed=changed,
+        changed_id=last_id,
+    )

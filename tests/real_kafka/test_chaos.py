@@ -1,0 +1,38 @@
+"""A short ``make chaos``, and one with gateways that lie."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.chaos.lying_gateway import LyingGateway
+from tests.chaos.run import Chaos
+
+pytestmark = [pytest.mark.one_version, pytest.mark.timeout(900)]
+
+SECONDS = 100
+
+
+def test_every_promise_is_kept_while_everything_goes_wrong_that_may(version, tmp_path):
+    seed = random.SystemRandom().randrange(2**32)
+    print(f"seed {seed}")  # noqa: T201 -- shown if the test fails
+    assert Chaos(version=version, seed=seed, directory=tmp_path).run(seconds=SECONDS) == []
+
+
+def test_gateways_that_lie_are_found_out(version, tmp_path):
+    made = []
+
+    def lying(url):
+        made.append(LyingGateway(url, seed=len(made)))
+        return made[-1].url
+
+    chaos = Chaos(version=version, seed=1, directory=tmp_path, catch_up_s=10, before=lying)
+    try:
+        findings = chaos.run(seconds=5)
+    finally:
+        for each in made:
+            each.close()
+    for words in ("is lost", "is elsewhere", "is stored more than once", "never got"):
+        assert any(words in each for each in findings), (words, findings)
+    assert not [each for each in findings if " logged" in each]
