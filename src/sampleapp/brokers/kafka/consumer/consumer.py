@@ -83,6 +83,8 @@ class Consumer:
             fetcher = self._fetchers[node_id] = Fetcher(
                 node_id=node_id, waiting=waiting, not_waiting=not_waiting, clock=self._clock
             )
+            for each in self._fetchers.values():
+                each.share(len(self._fetchers))
             self._ends += fetcher.run()
         return fetcher
 

@@ -41,6 +41,10 @@ class FetchSession:
 
     A broker without sessions, or without room for another one, answers with the session id 0: then every
     request names all partitions.
+
+    A session is never closed, since a request for that (of epoch -1) would wait for the response to the last
+    one, and the end of following must not. When a broker needs room, it discards sessions that were not used
+    for two minutes (``min.incremental.fetch.session.eviction.ms``).
     """
 
     def __init__(self) -> None:

@@ -75,6 +75,23 @@ class Fetcher:
         self._waiting = _Waiting(self, node_id=node_id, client=waiting, clock=clock)
         self._not_waiting = _NotWaiting(self, node_id=node_id, client=not_waiting, clock=clock)
         self._loops = (self._waiting, self._not_waiting)
+        self.max_bytes = _MAX_BYTES
+        """The limit of one request, and of records that are being delivered when another one is sent."""
+        self.undelivered_bytes = 0
+
+    @property
+    def is_full(self) -> bool:
+        """``True`` if no more may be requested for now."""
+        return self.undelivered_bytes >= self.max_bytes
+
+    def share(self, fetchers: int) -> None:
+        """
+        Take this fetcher's share of the memory for records.
+
+        Two requests may have been sent before the records of earlier ones are delivered, so all fetchers
+        together hold three times `_MAX_BYTES`, or more if each has its minimum.
+        """
+        self.max_bytes = max(_MAX_BYTES // fetchers, _PARTITION_MAX_BYTES)
 
     def run(self) -> list[Deferred[None]]:
         """Read until stopped; each Deferred fires with ``None`` when a part has ended."""
@@ -147,7 +164,9 @@ class _Loop:
     async def run(self) -> None:
         while not self._stopped:
             try:
-                if not await self._round():
+                if self._fetcher.is_full:
+                    await self._wait_for_delivery()
+                elif not await self._round():
                     await self._idle.sleep(self._idle_s())
             except Exception:  # noqa: BLE001 -- any fault: nothing cancels this, and the loop must go on
                 self._log.failure("Reading from broker {broker} failed", broker=self._node_id)
@@ -163,6 +182,9 @@ class _Loop:
 
     def _idle_s(self) -> float | None:
         raise NotImplementedError
+
+    async def _wait_for_delivery(self) -> None:
+        await self._idle.sleep(None)
 
     def forget(self, partition: FollowedPartition) -> None:
         """Ignore the response for a partition, and do not name it again."""
@@ -250,6 +272,7 @@ class _Loop:
         self, partition: FollowedPartition, fetched: Fetched, asked_from: int, began_s: float
     ) -> None:
         follower, failure = partition.follower, None
+        self._fetcher.undelivered_bytes += len(fetched.records)
         try:
             await follower.deliver(partition, fetched, began_s=began_s)
             if partition.position == asked_from and not partition.dropped and not self._stopped:
@@ -265,11 +288,14 @@ class _Loop:
         if failure is not None:
             partition.mark_failed(failure, now_s=self._clock.seconds())
             follower.refresh_metadata()
+        self._fetcher.undelivered_bytes -= len(fetched.records)
         # Another broker may lead it by now.
-        fetcher = partition.holder
-        if fetcher is not None:
-            fetcher.add(partition)
-            fetcher.wake()
+        holder = partition.holder
+        if holder is not None:
+            holder.add(partition)
+            holder.wake()
+        if holder is not self._fetcher:
+            self._fetcher.wake()
         follower.changed()
 
     # Errors
@@ -303,16 +329,20 @@ class _Loop:
     def _adapt_size(self, *, has_failed: bool) -> None:
         if has_failed:
             # The response may have been too large for the timeout on this network.
-            self._max_bytes = max(self._max_bytes // 2, _PARTITION_MAX_BYTES)
+            self._max_bytes = max(self._most_bytes() // 2, _PARTITION_MAX_BYTES)
         else:
-            self._max_bytes = min(self._max_bytes + _PARTITION_MAX_BYTES, _MAX_BYTES)
+            self._max_bytes += _PARTITION_MAX_BYTES
+
+    def _most_bytes(self) -> int:
+        self._max_bytes = min(self._max_bytes, self._fetcher.max_bytes)
+        return self._max_bytes
 
     def _limits(self, *, max_wait_ms: int) -> dict[str, Any]:
         return {
             "max_wait_ms": max_wait_ms,
             "min_bytes": 1,
-            "max_bytes": self._max_bytes,
-            "partition_max_bytes": min(self._max_bytes, _PARTITION_MAX_BYTES),
+            "max_bytes": self._most_bytes(),
+            "partition_max_bytes": _PARTITION_MAX_BYTES,
             "read_committed": True,
         }
 
@@ -331,6 +361,10 @@ class _Waiting(_Loop):
         """The partitions that the session has."""
         self.is_taking = False
         """``True`` from a response to the next request."""
+
+    async def _wait_for_delivery(self) -> None:
+        self.is_taking = False
+        await super()._wait_for_delivery()
 
     def forget(self, partition: FollowedPartition) -> None:
         super().forget(partition)
