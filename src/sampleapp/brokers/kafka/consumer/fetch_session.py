@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -52,11 +52,16 @@ class FetchSession:
         self._changed: set[SessionKey] = set()
         self._forgotten: set[SessionKey] = set()
         self._id = self._epoch = 0
+        self._counts: Counter[tuple[str, UUID | None]] = Counter()
+        """The number of partitions of each topic."""
+        self._has_other_topics = False
         self._topic_ids: dict[str, UUID] = {}
         self._uses_ids = True
 
     def put(self, key: SessionKey, offset: int) -> None:
         """Fetch a partition from this offset on."""
+        if key not in self._offsets:
+            self._count(key, 1)
         if self._offsets.get(key) != offset:
             self._changed.add(key)
         self._offsets[key] = offset
@@ -68,14 +73,16 @@ class FetchSession:
     def remove(self, key: SessionKey) -> None:
         """Fetch a partition no longer."""
         del self._offsets[key]
+        self._count(key, -1)
         self._changed.discard(key)
         self._forgotten.add(key)
 
     def next_request(self) -> SessionRequest:
         """Return the next request, with the changes since the last one."""
-        if self._changed or self._forgotten:
-            self._topic_ids = {key.topic: key.topic_id for key in self._offsets if key.topic_id is not None}
-            uses_ids = all(key.topic_id is not None for key in self._offsets)
+        if self._has_other_topics:
+            self._has_other_topics = False
+            self._topic_ids = {topic: topic_id for topic, topic_id in self._counts if topic_id is not None}
+            uses_ids = all(topic_id is not None for _, topic_id in self._counts)
             if uses_ids is not self._uses_ids:
                 # Topics have ids in all requests of a session, or in none (KIP-516).
                 self._uses_ids, self._epoch = uses_ids, 0
@@ -98,6 +105,15 @@ class FetchSession:
             self._uses_ids,
             [(topic, topic_id, numbers) for (topic, topic_id), numbers in forgotten.items()],
         )
+
+    def _count(self, key: SessionKey, change: int) -> None:
+        topic = key.topic, key.topic_id
+        self._counts[topic] += change
+        if self._counts[topic] == max(change, 0):
+            # The first partition of the topic, or the last.
+            self._has_other_topics = True
+            if change < 0:
+                del self._counts[topic]
 
     def responded(self, session_id: int) -> None:
         """Note a response without an error, and the session id in it."""
