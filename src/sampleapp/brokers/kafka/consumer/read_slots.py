@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
+from collections import defaultdict, deque
 from types import TracebackType
-from typing import Final
 
 from msgspec import Struct
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, succeed
 from typing_extensions import Self
 
 __all__ = ["ReadSlot", "ReadSlots"]
@@ -29,9 +27,10 @@ class ReadSlots:
         :param most_bytes: maximum sum of their bytes. A slot that is larger is taken alone.
         """
         self._all = _Room(most_reads, most_bytes)
-        self._share: Final = max(1, most_reads // 2), most_bytes // 2
-        self._shares: dict[int, _Room] = {}
-        """By leader, while a read of it has a slot."""
+        self._shares: defaultdict[int, _Room] = defaultdict(
+            lambda: _Room(max(1, most_reads // 2), most_bytes // 2)
+        )
+        """By leader."""
         self._lines: dict[int | None, deque[_Waiting]] = {}
         """The reads that wait, by leader, in the order of arrival."""
         self._arrivals = 0
@@ -49,6 +48,9 @@ class ReadSlots:
 
     def enter(self, size: int, leader: int | None) -> Deferred[None]:
         """:return: fires when there is room. Cancelling it gives up waiting."""
+        if not self._lines and self._all.has(size) and self._has_share(size, leader):
+            self._count(1, size, leader)
+            return succeed(None)
         self._arrivals += 1
         entered: Deferred[None] = Deferred(lambda _: self._give_up(waiting))
         waiting = _Waiting(self._arrivals, leader, size, entered)
@@ -58,22 +60,21 @@ class ReadSlots:
 
     def grow(self, size: int, leader: int | None) -> None:
         """Count more bytes than were expected; later reads wait for them."""
-        for room in self._rooms(leader):
-            room.bytes += size
+        self._count(0, size, leader)
 
     def leave(self, size: int, leader: int | None) -> None:
         """Let the next reads in."""
-        for room in self._rooms(leader):
-            room.reads -= 1
-            room.bytes -= size
-        if leader is not None and not self._shares[leader].reads:
-            del self._shares[leader]
-        self._admit()
+        self._count(-1, -size, leader)
+        if self._lines:
+            self._admit()
 
-    def _rooms(self, leader: int | None) -> Sequence[_Room]:
-        if leader is None:
-            return (self._all,)
-        return self._all, self._shares.setdefault(leader, _Room(*self._share))
+    def _has_share(self, size: int, leader: int | None) -> bool:
+        return leader is None or self._shares[leader].has(size)
+
+    def _count(self, reads: int, size: int, leader: int | None) -> None:
+        self._all.count(reads, size)
+        if leader is not None:
+            self._shares[leader].count(reads, size)
 
     def _admit(self) -> None:
         # A read that fails at once leaves its slot inside `callback`.
@@ -83,20 +84,14 @@ class ReadSlots:
         try:
             while (next_one := self._next()) is not None and self._all.has(next_one.size):
                 self._remove(next_one)
-                for room in self._rooms(next_one.leader):
-                    room.reads += 1
-                    room.bytes += next_one.size
+                self._count(1, next_one.size, next_one.leader)
                 next_one.entered.callback(None)
         finally:
             self._is_admitting = False
 
     def _next(self) -> _Waiting | None:
         """Return the read that has waited longest, of those whose leaders have room in their shares."""
-        firsts = (
-            line[0]
-            for leader, line in self._lines.items()
-            if leader not in self._shares or self._shares[leader].has(line[0].size)
-        )
+        firsts = (line[0] for line in self._lines.values() if self._has_share(line[0].size, line[0].leader))
         return min(firsts, key=lambda each: each.number, default=None)
 
     def _give_up(self, waiting: _Waiting) -> None:
@@ -140,14 +135,18 @@ class _Room:
     """The slots of some reads, up to a number and a sum of bytes."""
 
     def __init__(self, most_reads: int, most_bytes: int) -> None:
-        self.reads = 0
-        self.bytes = 0
+        self.reads = self.bytes = 0
         self._most_reads = most_reads
         self._most_bytes = most_bytes
 
     def has(self, size: int) -> bool:
         """Return ``True`` if there is room for one more. There always is for the first."""
         return not self.reads or (self.reads < self._most_reads and self.bytes + size <= self._most_bytes)
+
+    def count(self, reads: int, size: int) -> None:
+        """Take this number of slots with this sum of bytes; negative numbers give them back."""
+        self.reads += reads
+        self.bytes += size
 
 
 class _Waiting(Struct, frozen=True, eq=False):
