@@ -47,6 +47,8 @@ _UNREADABLE_AFTER_S: Final = 1.5
 """A partition that cannot be read is left out after this time if others can be read, in seconds."""
 _PARTITIONS_AT_ONCE: Final = 500
 """Maximum partitions in a request."""
+_VISITED_AT_ONCE: Final = 100
+"""Partitions in responses that are visited in one slice, besides those of one leader."""
 _LEAST_BYTES: Final = 64 * 1024
 _MOST_BYTES: Final = 4 * 1024 * 1024
 _LEAST_PARTITION_BYTES: Final = 16 * 1024
@@ -97,7 +99,7 @@ class PageRead:
         self._clock = clock
         self._max_batch_bytes = max_batch_bytes
         self._partitions: list[PartitionRead] = []
-        self._fetch_bytes = 0
+        self._fetch_bytes = self._visited = 0
 
     async def run(self) -> ReadResult:
         """
@@ -121,11 +123,11 @@ class PageRead:
         if not starts.keys() <= view.leaders.keys():
             # They may have been added since, or not be known to the broker that was asked.
             view = await self._topics.get(topic, max_age_s=0)
-        missing = min(starts.keys() - view.leaders.keys(), default=None)
-        if missing is not None:
-            raise UnknownPartition(
-                f"The topic has no partition {missing}, only {len(view.leaders)}, numbered from 0."
-            )
+            missing = min(starts.keys() - view.leaders.keys(), default=None)
+            if missing is not None:
+                raise UnknownPartition(
+                    f"The topic has no partition {missing}, only {len(view.leaders)}, numbered from 0."
+                )
         return view
 
     def _resolves_starts(self, view: TopicView) -> bool:
@@ -241,7 +243,7 @@ class PageRead:
                 return
             responses = await self._leaders.ask(asked)
         for node_id, led in for_leaders.items():
-            await self._slices.next()
+            await self._visit(led)
             response = responses[node_id]
             if isinstance(response, RequestFailed):
                 self._unanswered(led, response)
@@ -295,7 +297,7 @@ class PageRead:
             slot.grow_to(received_bytes + page.room_bytes + _WORKING_BYTES)
             with_records: list[PartitionRead] = []
             for node_id, led in for_leaders.items():
-                await self._slices.next()
+                await self._visit(led)
                 response = responses[node_id]
                 if isinstance(response, RequestFailed):
                     self._unanswered(led, response)
@@ -443,6 +445,13 @@ class PageRead:
                 led.append(each)
         return found
 
+    async def _visit(self, partitions: Sequence[PartitionRead]) -> None:
+        """Wait for the next slice if these partitions, and those before, are many."""
+        self._visited += len(partitions)
+        if self._visited > _VISITED_AT_ONCE:
+            self._visited = 0
+            await self._slices.next()
+
     def _epochs(self, names: Iterable[Name], view: TopicView) -> dict[Name, int]:
         return {name: view.leaders[name[1]].epoch for name in names}
 
@@ -478,6 +487,8 @@ def _rotated(partitions: Sequence[PartitionRead]) -> Sequence[PartitionRead]:
     The first one changes with the positions, so that small pages do not come from one partition only. One
     whose next batch did not fit is first: then Kafka sends the batch, whatever its size (KIP-74).
     """
+    if len(partitions) == 1:
+        return partitions
     first = sum(each.position or 0 for each in partitions) % len(partitions)
     rotated = [*partitions[first:], *partitions[:first]]
     if any(each.short_responses for each in partitions):
