@@ -68,6 +68,7 @@ def _check_request(request: Request, topic: Topic, places: Mapping[str, Sequence
         wrong = {
             "was answered with different places": len(said) > 1,
             "is stored more than once": len(there) > 1,
+            "was published with the idempotency key of another": there and request.is_rejected,
             "is elsewhere": there and said and said.isdisjoint(place for _, place in there),
             "is lost": said and not there and is_kept,
             "is stored, and was answered as not stored": there and set(outcomes) == {NOT_STORED},
@@ -272,16 +273,21 @@ def check_readings(history: History) -> Iterator[str]:
         return
     expected = expected_readings(history.topics[history.readings_topic].latest)
     for gateway, found in history.readings.items():
-        yield from (f"{gateway}: {each}" for each in _check_gateway(found, expected))
+        yield from (f"{gateway}: {each}" for each in _check_gateway(found, expected, history.served))
     tags = {found.etag for found in history.readings.values()}
     if len(tags) > 1:
         yield f"gateways have different entity tags of the same readings: {tags}"
 
 
-def _check_gateway(found: Readings, expected: Sequence[tuple[str, float]]) -> Iterator[str]:
+def _check_gateway(
+    found: Readings, expected: Sequence[tuple[str, float]], served: Mapping[str, Mapping[str, float]]
+) -> Iterator[str]:
     if list(found.version_2) != list(expected):
         yield f"the readings are {found.version_2}, but the log says {expected}"
     if list(found.version_1) != [value for _, value in expected]:
         yield f"version 1 of the readings is {found.version_1}, but the log says {expected}"
-    if found.changed != dict(expected) or found.changed_id != found.etag:
-        yield f"the changes come to {found.changed} at {found.changed_id}, but the log says {expected}"
+    if not found.changes or found.changes[-1] != (found.etag, dict(expected)):
+        yield f"the changes come to {found.changes[-1:]}, but the log says {found.etag}, {expected}"
+    for etag, readings in found.changes:
+        if served.get(etag, readings) != readings:
+            yield f"the changes come to {readings} at {etag}, which was served as {served[etag]}"

@@ -14,8 +14,9 @@ from collections.abc import Mapping, Sequence
 from urllib.parse import quote, urlencode, urlsplit
 
 from tests.chaos.history import NOT_STORED, UNKNOWN, Attempt, Item, Outcome, Request, Sent
+from tests.real_kafka.service import VERSION_2
 
-__all__ = ["ANSWER_S", "Client", "PageReader", "Publisher", "fetch"]
+__all__ = ["ANSWER_S", "Client", "PageReader", "Publisher", "ReadingsReader", "fetch"]
 
 ANSWER_S = 12.0
 """How long a client waits for a response."""
@@ -25,6 +26,8 @@ _MOST_LINES = 8
 _MOST_REPEATS = 3
 _IN_MIND = 10
 """How many requests a client sends again later."""
+_CUT_ONE_IN = 50
+_REUSE_ONE_IN = 50
 _HEADERS: Sequence[Mapping[str, str]] = [{}, {}, {"sender": "chaos", "note": "über 1 °C"}]
 _PADDING = [0, 0, 10, 2000]
 
@@ -77,7 +80,8 @@ class Publisher(Client):
     Publishes to one topic: messages, batches, and requests with idempotency keys, which it sends again.
 
     It sends a request when the one before is answered or, without an idempotency key, given up. One with a
-    key is sent until it is answered, to any gateway, now and then to all at once, and later again.
+    key is sent until it is answered, to any gateway, at times to all at once, and later again. Now
+    and then the client cuts its connection, or has another record for an idempotency key.
     """
 
     def __init__(
@@ -95,7 +99,7 @@ class Publisher(Client):
     ) -> None:
         """
         :param identified: which part of the requests has an idempotency key.
-        :param number: makes the values numbers, and some requests tombstones.
+        :param number: makes the values numbers, and some requests tombstones, but for the first key.
         :param may_be_missing: whether the topic may not exist at times.
         """
         super().__init__(name, urls, seed=seed)
@@ -118,8 +122,9 @@ class Publisher(Client):
         count = self._random.randint(2, _MOST_LINES) if self._random.random() < _BATCHES else 1
         identity = f"{self.name}:{self._sent}" if self._random.random() < self._identified else None
         records = [self._record() for _ in range(count)]
-        if self._first_number is not None and count == 1 and self._random.random() < _BATCHES:
-            records[0].value, records[0].headers = None, {}
+        may_remove = self._first_number is not None and count == 1 and records[0].key != self._keys[0]
+        if may_remove and self._random.random() < _BATCHES:
+            records[0].value = None
         request = Request(self.topic, self.name, records, is_identified=identity is not None)
         self.requests.append(request)
         if identity is None:
@@ -127,6 +132,10 @@ class Publisher(Client):
             return
         self._send_until_known(request, identity)
         self._later += [(request, identity)] * self._random.randrange(_MOST_REPEATS)
+        if not self._random.randrange(_REUSE_ONE_IN):
+            other = Sent(f"not {records[0].value}", records[0].key)
+            self.requests.append(Request(self.topic, self.name, [other], is_rejected=True))
+            self._send(self.requests[-1], [self._url()], identity)
 
     def _record(self) -> Sent:
         self._sent += 1
@@ -158,7 +167,13 @@ class Publisher(Client):
                 time.sleep(self._random.uniform(0, _BACK_OFF_S))
                 continue
             with self._losing(request, url, begun_s):
-                connection.request(*self._http_request(request, identity))
+                method, path, body, headers = self._http_request(request, identity)
+                is_cut = not self._random.randrange(_CUT_ONE_IN)
+                sent = body[: self._random.choice([len(body) // 2, len(body)])] if is_cut else body
+                connection.request(method, path, sent, {**headers, "Content-Length": str(len(body))})
+                if is_cut:
+                    time.sleep(self._random.choice([0, 0.005, 0.02]))
+                    raise ConnectionAbortedError
                 waiting.append((url, begun_s))
         is_known = False
         for url, begun_s in waiting:
@@ -173,14 +188,15 @@ class Publisher(Client):
             yield
         except (OSError, http.client.HTTPException) as error:
             self._leave(url)
-            name = "not answered in time" if isinstance(error, TimeoutError) else "connection lost"
+            names = {TimeoutError: "not answered in time", ConnectionAbortedError: "cut by the client"}
+            name = names.get(type(error), "connection lost")
             self._note(request, begun_s, [UNKNOWN] * len(request.records), name)
 
-    def _http_request(self, request: Request, identity: str | None) -> tuple:
+    def _http_request(self, request: Request, identity: str | None) -> tuple[str, str, bytes, dict[str, str]]:
         headers = {} if identity is None else {"Idempotency-Key": identity}
         if request.records[0].value is None:
             key = urlencode({"key": request.records[0].key})
-            return "DELETE", f"/topics/{quote(request.topic)}?{key}", None, headers
+            return "DELETE", f"/topics/{quote(request.topic)}?{key}", b"", headers
         messages = [
             {"topic": request.topic, "content": each.value}
             | ({} if each.key is None else {"key": each.key})
@@ -205,7 +221,8 @@ class Publisher(Client):
             kind += problem["type"].rpartition(":")[2]
             results = problem.get("results", [problem] * len(request.records))
             expected = {503, 504} | ({404} if self._may_be_missing else set())
-            if response.status not in expected:
+            is_reused = request.is_rejected and problem["type"].endswith(":idempotency-key-reused")
+            if response.status not in expected and not is_reused:
                 self.broken.append(f"{self.name}: {response.status} {problem} to {request.records}")
         if len(results) != len(request.records):
             self.broken.append(f"{self.name}: {len(results)} results for {len(request.records)} records")
@@ -286,6 +303,42 @@ class PageReader(Client):
             self.broken.append(f"{self.name}: {response.status} {body!r} to {self._position}")
         else:
             self.is_enough.wait(_BACK_OFF_S)
+
+
+class ReadingsReader(Client):
+    """Reads the readings from any gateway, and compares them by their entity tags."""
+
+    def __init__(self, name: str, urls: Sequence[str], *, seed: int, always: str) -> None:
+        """:param always: the id of a reading that is never removed."""
+        super().__init__(name, urls, seed=seed)
+        self.found: dict[str, Mapping[str, float]] = {}
+        """The readings, by entity tag without its quotation marks."""
+        self._always = always
+        self._had: set[str] = set()
+        self._bodies: dict[str, bytes] = {}
+
+    def work(self) -> None:
+        while not self.is_enough.wait(_BACK_OFF_S):
+            url = self._url()
+            try:
+                status, headers, body = fetch(url, "/", Accept=VERSION_2)
+            except (OSError, http.client.HTTPException):
+                self.counts["connection lost"] += 1
+                continue
+            self.counts[str(status)] += 1
+            if status == http.HTTPStatus.OK:
+                self._take(url, headers["ETag"].strip('"'), body)
+            elif status != http.HTTPStatus.SERVICE_UNAVAILABLE:
+                self.broken.append(f"{self.name}: {status} {body!r}")
+
+    def _take(self, url: str, etag: str, body: bytes) -> None:
+        if self._bodies.setdefault(etag, body) != body:
+            self.broken.append(f"{self.name}: {etag} is {body!r}, and was {self._bodies[etag]!r}")
+        found = self.found[etag] = {each["id"]: each["value"] for each in json.loads(body)}
+        if self._always in found:
+            self._had.add(url)
+        elif url in self._had:
+            self.broken.append(f"{self.name}: only a part of the readings: {body!r}")
 
 
 def fetch(url: str, path: str, **headers: str) -> tuple[int, http.client.HTTPMessage, bytes]:

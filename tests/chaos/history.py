@@ -59,6 +59,8 @@ class Request(Struct):
     records: Sequence[Sent]
     is_identified: bool = False
     """Whether it has an idempotency key."""
+    is_rejected: bool = False
+    """Whether its idempotency key is that of another request, so that it must not be published."""
     attempts: list[Attempt] = []
 
     def places(self, n: int) -> set[Place]:
@@ -93,10 +95,8 @@ class Readings(Struct):
     version_1: Sequence[float]
     version_2: Sequence[tuple[str, float]]
     etag: str
-    changed: Mapping[str, float]
-    """What the events of ``GET /changes`` come to."""
-    changed_id: str
-    """The id of the last event."""
+    changes: Sequence[tuple[str, Mapping[str, float]]]
+    """The id of each event of ``GET /changes``, and the readings after it."""
 
 
 class History(Struct):
@@ -109,5 +109,7 @@ class History(Struct):
     readings_topic: str = ""
     readings: Mapping[str, Readings] = {}
     """By gateway."""
+    served: Mapping[str, Mapping[str, float]] = {}
+    """What ``GET /`` was answered with during the run, by entity tag."""
     foreign: str = "transaction"
     """With what values begin that another client wrote."""

@@ -33,6 +33,9 @@ class LyingGateway(ThreadingHTTPServer):
         self.random = random.Random(seed)
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
+    def handle_error(self, *_: object) -> None:
+        """Say nothing about clients that cut their connections."""
+
     def close(self) -> None:
         """Serve no more."""
         self.shutdown()

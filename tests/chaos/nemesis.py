@@ -94,21 +94,16 @@ class Nemesis:
         self._partitions = _PARTITIONS
         self._transactions = 0
 
-    def quiet_faults(self) -> Sequence[Fault]:
-        """What an administrator does, who needs a cluster that works; they begin before the others."""
+    def faults(self) -> Sequence[Fault]:
+        """All faults; an administrator's come first, who needs a cluster that works."""
         return [
             self.leaders_elected,
             self.records_deleted,
             self.topic_made_again,
             self.partitions_added,
             self.transaction_open,
-            self.broker_restarted,
             self.too_few_in_sync,
-        ]
-
-    def loud_faults(self) -> Sequence[Fault]:
-        """The others."""
-        return [
+            self.broker_restarted,
             self.broker_killed,
             self.broker_frozen,
             self.all_brokers_killed,
@@ -124,8 +119,7 @@ class Nemesis:
 
     def turn(self) -> list[str]:
         """Have one to three faults at once, heal them, and be quiet; return their names."""
-        quiet = self.quiet_faults()
-        drawn = sorted(self._draw(), key=lambda fault: fault not in quiet)
+        drawn = sorted(self._draw(), key=self.faults().index)
         self._nodes = self._random.sample(self._cluster.nodes, len(self._cluster.nodes))
         self._idle = self._random.sample(self._gateways, len(self._gateways))
         with ExitStack() as faults:
@@ -147,8 +141,7 @@ class Nemesis:
         """Each fault comes once before any comes again."""
         count = self._random.choice(_TOGETHER)
         if len(self._bag) < count:
-            faults = [*self.quiet_faults(), *self.loud_faults()]
-            self._bag += self._random.sample(faults, len(faults))
+            self._bag += self._random.sample(self.faults(), len(self.faults()))
         drawn, self._bag = self._bag[:count], self._bag[count:]
         return list(dict.fromkeys(drawn))
 

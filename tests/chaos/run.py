@@ -46,7 +46,7 @@ _DELIVERY_TIMEOUT_S = 5
 """Of the gateways: less than their clients wait."""
 _MOST = {"MB of memory": 300, "descriptors": 200}
 _PROJECT = Path(__file__).parents[2]
-_FAULTS_IN_LOGS = ("Traceback", "Unhandled", "[error]", "[critical]")
+_FAULTS_IN_LOGS = ("Traceback", "Unhandled", "#critical]")
 _SHOWN = 20
 
 
@@ -238,6 +238,8 @@ def main(arguments: list[str] | None = None) -> int:
         findings = chaos.run(seconds=60 * options.minutes)
     except KafkaNotAvailable as error:
         sys.exit(f"No Kafka: {error}.")
+    except KeyboardInterrupt:
+        return 130
     for title, counts in chaos.counts.items():
         print(f"\n{title}:")
         for name, count in sorted(counts.items(), key=str):

@@ -83,6 +83,7 @@ def ordinary():
             attempts=attempts([UNKNOWN], [(1, 0)], [(1, 0)]),
         ),
         Request("steady", "two", [Sent("d", "k")], attempts=attempts([NOT_STORED])),
+        Request("steady", "two", [Sent("other", "k")], is_rejected=True, attempts=attempts([UNKNOWN])),
         Request("steady", "two", [Sent("e", None)], attempts=attempts([UNKNOWN])),
         Request("steady", "two", [Sent("f", None)], attempts=attempts([UNKNOWN])),
     ]
@@ -112,7 +113,8 @@ def ordinary():
         )
         for each in numbers
     ]
-    serves = Readings([3.0, 4.0], [("x", 3.0), ("y", 4.0)], "tag", {"x": 3.0, "y": 4.0}, "tag")
+    changes = [("old", {"x": 3.0}), ("tag", {"x": 3.0, "y": 4.0})]
+    serves = Readings([3.0, 4.0], [("x", 3.0), ("y", 4.0)], "tag", changes)
     return History(
         requests=requests,
         topics={
@@ -137,6 +139,7 @@ def ordinary():
         },
         readings_topic="readings",
         readings={"one": serves, "two": deepcopy(serves)},
+        served={"old": {"x": 3.0}},
     )
 
 
@@ -215,6 +218,10 @@ BROKEN = {
     "a rejected record is stored": (
         lambda h: put(h, "steady", stored(0, 3, "d")),
         "'d' of two is stored, and",
+    ),
+    "an idempotency key has two records": (
+        lambda h: put(h, "steady", stored(1, 4, "other")),
+        "with the idempotency key of another",
     ),
     "a repeat has another place": (
         lambda h: request(h, "c").attempts.append(Attempt(9, 10, [(1, 7)], is_replayed=True)),
@@ -299,15 +306,13 @@ BROKEN = {
     ),
     "readings have another order": (lambda h: h.readings["two"].version_2.reverse(), "two: the readings are"),
     "version 1 differs": (lambda h: h.readings["one"].version_1.pop(), "one: version 1"),
-    "a change is missing": (lambda h: h.readings["one"].changed.pop("y"), "one: the changes"),
-    "the id of a change is old": (
-        lambda h: setattr(h.readings["one"], "changed_id", "old"),
-        "one: the changes",
+    "a change is missing": (lambda h: h.readings["one"].changes.pop(), "one: the changes come to"),
+    "a change is wrong": (lambda h: h.readings["one"].changes[0][1].update(x=2.0), "which was served as"),
+    "the id of a change is another": (
+        lambda h: h.readings["one"].changes.append(("other", h.readings["one"].changes[1][1])),
+        "one: the changes come to",
     ),
-    "entity tags differ": (
-        lambda h: [setattr(h.readings["two"], name, "other") for name in ("etag", "changed_id")],
-        "different entity tags",
-    ),
+    "entity tags differ": (lambda h: setattr(h.readings["two"], "etag", "other"), "different entity tags"),
 }
 
 

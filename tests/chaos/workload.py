@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from threading import Lock
 
-from tests.chaos.clients import ANSWER_S, PageReader, Publisher, fetch
+from tests.chaos.clients import ANSWER_S, Client, PageReader, Publisher, ReadingsReader, fetch
 from tests.chaos.history import History, Item, Readings
 from tests.chaos.logs import Logs
 from tests.chaos.nemesis import CUT, GROWN, KEYS, READINGS, REMADE, SHORT
@@ -21,6 +21,8 @@ _PAUSE_S = 0.3
 """On average, between two requests of a publisher."""
 _LATE_S = 60
 """The longest time for which a late reader does not read."""
+_READING_IDS = ("abc", "defg")
+"""Of each of their publishers; a character is an id."""
 _READ = (KEYS, GROWN, SHORT, CUT, REMADE)
 
 
@@ -32,13 +34,13 @@ class Workload:
         self._publishers = [
             *(
                 self._publisher(KEYS, n, keys, identified=0.6)
-                for n, keys in enumerate(["a", "bc", " ", "d "])
+                for n, keys in enumerate(3 * ["a", "bc", " ", "d "])
             ),
             *(self._publisher(GROWN, n, keys) for n, keys in enumerate(["a", "bc "])),
             self._publisher(SHORT, 0, "a "),
             self._publisher(CUT, 0, "abcd ", pause_s=_PAUSE_S / 3),
             self._publisher(REMADE, 0, "a ", may_be_missing=True),
-            *(self._publisher(READINGS, n, keys, numbers=True) for n, keys in enumerate(["abc", "defg"])),
+            *(self._publisher(READINGS, n, keys, numbers=True) for n, keys in enumerate(_READING_IDS)),
         ]
         self._pages = [
             *(PageReader(f"page of {topic}", urls, topic, seed=seed) for topic in _READ),
@@ -48,8 +50,12 @@ class Workload:
             ),
         ]
         self._streams = {
-            topic: self._stream(f"/topics/{topic}/records?from=earliest", urls) for topic in _READ
+            f"stream of {topic}": (topic, self._stream(f"/topics/{topic}/records?from=earliest", urls))
+            for topic in _READ
         }
+        slow = self._stream(f"/topics/{KEYS}/records?from=earliest", urls, is_slow=True)
+        self._streams[f"slow stream of {KEYS}"] = KEYS, slow
+        self._readings = ReadingsReader("readings", urls, seed=seed, always=_READING_IDS[0][0])
         self._changes = [self._stream("/changes", [url]) for url in urls]
 
     @property
@@ -65,20 +71,18 @@ class Workload:
     @property
     def broken(self) -> list[str]:
         """Responses that no client expects."""
-        return [
-            text for each in (*self._publishers, *self._pages, *self._all_streams()) for text in each.broken
-        ]
+        return [text for each in (*self._clients(), *self._all_streams()) for text in each.broken]
 
     def start(self) -> None:
         """Begin to publish and to read."""
-        for each in (*self._publishers, *self._pages, *self._all_streams()):
+        for each in (*self._clients(), *self._all_streams()):
             each.start()
 
     def finish_publishing(self, *, deadline_s: float) -> None:
         """Publish no more, and wait for what is not answered yet. :raise AssertionError: not in time."""
         for each in self._publishers:
             each.is_enough.set()
-        for each in self._pages:
+        for each in (*self._pages, *self._all_streams()):
             each.hurry()
         until_s = time.monotonic() + deadline_s
         for each in self._publishers:
@@ -87,9 +91,9 @@ class Workload:
 
     def stop(self) -> None:
         """Stop all clients."""
-        for each in (*self._publishers, *self._pages):
+        for each in self._clients():
             each.is_enough.set()
-        for each in self._pages:
+        for each in self._clients():
             each.join(ANSWER_S)
         for each in self._all_streams():
             each.stop()
@@ -97,8 +101,8 @@ class Workload:
     def history(self, logs: Logs) -> History:
         """Everything until now but the readings; see `add_readings`."""
         streams = {
-            f"stream of {topic}": (topic, [Item(item.event, item.data) for item in list(each.items)])
-            for topic, each in self._streams.items()
+            name: (topic, [Item(item.event, item.data) for item in list(each.items)])
+            for name, (topic, each) in self._streams.items()
         }
         return History(
             requests=[request for each in self._publishers for request in each.requests],
@@ -109,6 +113,7 @@ class Workload:
     def add_readings(self, history: History) -> History:
         """Ask each gateway for its readings."""
         history.readings_topic = READINGS
+        history.served = dict(self._readings.found)
         history.readings = {
             url: _readings(url, stream) for url, stream in zip(self._urls, self._changes, strict=True)
         }
@@ -119,6 +124,7 @@ class Workload:
         return {
             "responses to publishers": sum((each.counts for each in self._publishers), Counter()),
             "responses to readers of pages": sum((each.counts for each in self._pages), Counter()),
+            "responses to GET /": self._readings.counts,
             "responses to streams": sum((Counter(each.statuses) for each in self._all_streams()), Counter()),
             "what readers got": Counter(
                 f"{item.kind} of {topic}" for topic, items in history.readers.values() for item in items
@@ -137,31 +143,35 @@ class Workload:
             **{"pause_s": _PAUSE_S, **more},
         )
 
-    def _stream(self, path: str, urls: Sequence[str]) -> StreamClient:
-        return StreamClient(path, urls, path, seed=self._seed)
+    def _stream(self, path: str, urls: Sequence[str], *, is_slow: bool = False) -> StreamClient:
+        return StreamClient(path, urls, path, seed=self._seed, is_slow=is_slow)
+
+    def _clients(self) -> list[Client]:
+        return [*self._publishers, *self._pages, self._readings]
 
     def _all_streams(self) -> list[StreamClient]:
-        return [*self._streams.values(), *self._changes]
+        return [*(each for _, each in self._streams.values()), *self._changes]
 
 
 def _readings(url: str, stream: StreamClient) -> Readings:
     _, _, version_1 = fetch(url, "/")
     _, headers, version_2 = fetch(url, "/", Accept=VERSION_2)
-    changed: dict[str, float] = {}
-    last_id = ""
-    for each in list(stream.items):
-        last_id = each.event_id
-        if each.event == "readings":
-            changed = {reading["id"]: reading["value"] for reading in each.data}
-        elif each.event == "reading":
-            changed[each.data["id"]] = each.data["value"]
-        else:
-            # One that it never got is a fault, too.
-            del changed[each.data["id"]]
     return Readings(
         version_1=json.loads(version_1),
         version_2=[(each["id"], each["value"]) for each in json.loads(version_2)],
-        etag=(headers["ETag"] or "").strip('"'),
-        changed=changed,
-        changed_id=last_id,
+        etag=headers["ETag"].strip('"'),
+        changes=list(_changes(list(stream.items))),
     )
+
+
+def _changes(items: Sequence) -> Iterator[tuple[str, Mapping[str, float]]]:
+    found: dict[str, float] = {}
+    for each in items:
+        if each.event == "readings":
+            found = {reading["id"]: reading["value"] for reading in each.data}
+        elif each.event == "reading":
+            found[each.data["id"]] = each.data["value"]
+        else:
+            # One that it never got is a fault, too.
+            del found[each.data["id"]]
+        yield each.event_id, dict(found)
