@@ -12,8 +12,7 @@ from twisted.internet.defer import CancelledError
 from sampleapp.brokers.kafka.cluster_client import RequestFailed
 from sampleapp.brokers.kafka.consumer import delivery
 from sampleapp.brokers.kafka.consumer.fetch_session import FetchSession
-from sampleapp.brokers.kafka.consumer.partition import FollowedPartition
-from sampleapp.brokers.kafka.consumer.positions import Positions
+from sampleapp.brokers.kafka.consumer.partition import FollowedPartition, Positions
 from sampleapp.brokers.shared.health import HealthTracker
 from tests.support.kafka_simulator import Cluster, FollowingSetup, SimulatedClient, reason, values
 

@@ -10,8 +10,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
 from sampleapp.brokers.kafka.batches import FetchedPage, UnreadableBatch, read_batches
-from sampleapp.brokers.kafka.consumer.partition import SLICE_S, FollowedPartition
-from sampleapp.brokers.kafka.consumer.positions import Positions
+from sampleapp.brokers.kafka.consumer.partition import SLICE_S, FollowedPartition, Positions
 from sampleapp.brokers.kafka.protocol import Fetched
 from sampleapp.brokers.shared.observers import (
     batch_observer,

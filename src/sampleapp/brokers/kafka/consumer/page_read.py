@@ -12,6 +12,7 @@ from twisted.internet.task import deferLater
 
 from sampleapp.brokers.kafka.batches import UnreadableBatch, read_gradually
 from sampleapp.brokers.kafka.cluster_client import RequestFailed
+from sampleapp.brokers.kafka.consumer.discovery import Topics, TopicView
 from sampleapp.brokers.kafka.consumer.failures import (
     NO_WHOLE_BATCH,
     NOT_AUTHORIZED,
@@ -25,7 +26,6 @@ from sampleapp.brokers.kafka.consumer.offsets import Extent, Name, extent_reques
 from sampleapp.brokers.kafka.consumer.page_builder import PageBuilder
 from sampleapp.brokers.kafka.consumer.partition_read import PartitionRead
 from sampleapp.brokers.kafka.consumer.read_slots import ReadSlots
-from sampleapp.brokers.kafka.consumer.topics import Topics, TopicView
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.protocol import (
     Fetched,

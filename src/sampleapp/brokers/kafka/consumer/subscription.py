@@ -15,8 +15,7 @@ from sampleapp.brokers.kafka.batches import DEFAULT_MAX_BATCH_BYTES
 from sampleapp.brokers.kafka.consumer.consumer import Consumer
 from sampleapp.brokers.kafka.consumer.delivery import Delivery
 from sampleapp.brokers.kafka.consumer.discovery import Discovery
-from sampleapp.brokers.kafka.consumer.partition import FollowedPartition
-from sampleapp.brokers.kafka.consumer.positions import Positions
+from sampleapp.brokers.kafka.consumer.partition import FollowedPartition, Positions
 from sampleapp.brokers.kafka.protocol import Fetched
 from sampleapp.brokers.shared.health import HealthTracker
 from sampleapp.concurrency.pause import Pause
@@ -144,7 +143,7 @@ class Subscription:
     @property
     def topic_id(self) -> UUID | None:
         """See `Follower.topic_id`."""
-        return None if self._discovery is None else self._discovery.ids.current
+        return None if self._discovery is None else self._discovery.topic_id
 
     def start_in(self, partition: int) -> Start:
         """See `Follower.start_in`."""
