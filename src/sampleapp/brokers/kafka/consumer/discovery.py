@@ -14,14 +14,14 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
 from sampleapp.brokers.kafka.cluster_client import ClusterClient, RequestFailed
-from sampleapp.brokers.kafka.consumer.failures import (
+from sampleapp.brokers.kafka.consumer.partition import RETRY, Positions
+from sampleapp.brokers.kafka.consumer.read_failures import (
     NOT_AUTHORIZED,
     ReadFailure,
     read_failed,
     topic_rejected,
     unanswered,
 )
-from sampleapp.brokers.kafka.consumer.partition import RETRY, Positions
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.concurrency.pause import Pause
 from sampleapp.errors import BrokerUnavailable, TopicNotAuthorized, UnknownTopic

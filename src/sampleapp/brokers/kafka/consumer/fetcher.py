@@ -13,13 +13,6 @@ from twisted.logger import Logger
 
 from sampleapp.brokers.kafka.batches import UnreadableBatch
 from sampleapp.brokers.kafka.cluster_client import ClusterClient, RequestFailed, request_failed
-from sampleapp.brokers.kafka.consumer.failures import (
-    NO_WHOLE_BATCH,
-    ReadFailure,
-    rejected,
-    unanswered,
-    unreadable,
-)
 from sampleapp.brokers.kafka.consumer.fetch_session import FetchSession, SessionKey
 from sampleapp.brokers.kafka.consumer.offsets import Name, extent_requests, extents_in
 from sampleapp.brokers.kafka.consumer.partition import (
@@ -29,6 +22,13 @@ from sampleapp.brokers.kafka.consumer.partition import (
     Follower,
     Found,
     State,
+)
+from sampleapp.brokers.kafka.consumer.read_failures import (
+    NO_WHOLE_BATCH,
+    ReadFailure,
+    rejected,
+    unanswered,
+    unreadable,
 )
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.protocol import (

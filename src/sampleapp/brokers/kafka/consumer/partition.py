@@ -7,8 +7,8 @@ from enum import Enum, auto
 from typing import Final, Protocol
 from uuid import UUID
 
-from sampleapp.brokers.kafka.consumer.failures import ReadFailure, no_leader
 from sampleapp.brokers.kafka.consumer.offsets import Extent, first_offset
+from sampleapp.brokers.kafka.consumer.read_failures import ReadFailure, no_leader
 from sampleapp.brokers.kafka.protocol import Fetched
 from sampleapp.concurrency.backoff import Backoff
 from sampleapp.model import EARLIEST, FromOffsets, Start

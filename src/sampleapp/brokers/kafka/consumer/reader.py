@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeVar
 
 from twisted.internet.defer import CancelledError, Deferred, fail, succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
-from twisted.python.failure import Failure
 
 from sampleapp.brokers.kafka.batches import DEFAULT_MAX_BATCH_BYTES
 from sampleapp.brokers.kafka.cluster_client import ClusterClient
@@ -28,6 +27,8 @@ MOST_READS: Final = 16
 """The most reads that ask Kafka, or decode, at the same time."""
 MOST_BYTES: Final = 64 * 1024 * 1024
 """The most bytes that all reads together expect to have in memory."""
+
+_R = TypeVar("_R")
 
 _STOPPED: Final = "The service is stopping; nothing was read."
 
@@ -73,7 +74,7 @@ class TopicReader:
         self._slices = TimeSlices(clock)
         self._slots = ReadSlots(most_reads=most_reads, most_bytes=most_bytes)
         self._connected: _Connected | None = None
-        self._under_way: set[_Read] = set()
+        self._under_way: set[Deferred[ReadResult]] = set()
         self._idle: IDelayedCall | None = None
         self._is_stopped = False
 
@@ -93,10 +94,9 @@ class TopicReader:
             max_batch_bytes=self._max_batch_bytes,
         )
         self._cancel_idle()
-        read = _Read(Deferred.fromCoroutine(reading.run()), ended=self._ended)
-        if not read.result.called:
-            self._under_way.add(read)
-        return read.result
+        read = Deferred.fromCoroutine(self._run(reading))
+        self._under_way.add(read)
+        return read.addBoth(self._ended, read)
 
     def stop(self) -> Deferred[None]:
         """
@@ -106,14 +106,28 @@ class TopicReader:
         """
         self._is_stopped = True
         for each in list(self._under_way):
-            each.fail(BrokerStopped(_STOPPED))
+            each.cancel()
         self._cancel_idle()
         return self._close()
 
-    def _ended(self, read: _Read) -> None:
+    async def _run(self, reading: PageRead) -> ReadResult:
+        try:
+            return await reading.run()
+        except PublishError:
+            raise
+        except CancelledError:
+            if self._is_stopped:
+                raise BrokerStopped(_STOPPED) from None
+            raise
+        except Exception as error:
+            self._log.failure("A bug in the service: reading a topic failed")
+            raise BrokerUnavailable("The service has a fault.") from error
+
+    def _ended(self, result: _R, read: Deferred[ReadResult]) -> _R:
         self._under_way.discard(read)
         if not self._under_way and not self._is_stopped and self._idle is None:
             self._idle = self._clock.callLater(IDLE_S, self._close_idle)
+        return result
 
     def _cancel_idle(self) -> None:
         idle, self._idle = self._idle, None
@@ -127,40 +141,3 @@ class TopicReader:
     def _close(self) -> Deferred[None]:
         connected, self._connected = self._connected, None
         return succeed(None) if connected is None else connected.client.close()
-
-
-class _Read:
-    """One read, until its caller has the result or has cancelled it."""
-
-    _log = Logger()
-
-    def __init__(self, work: Deferred[ReadResult], *, ended: Callable[[_Read], None]) -> None:
-        self._work = work
-        self._ended = ended
-        self.result: Deferred[ReadResult] = Deferred(self._cancelled)
-        work.addBoth(self._done)
-
-    def fail(self, error: PublishError) -> None:
-        """End the read with an error, unless it has ended."""
-        if not self.result.called:
-            self.result.errback(error)
-        self._work.cancel()
-
-    def _cancelled(self, _: Deferred[ReadResult]) -> None:
-        self._work.cancel()
-
-    def _done(self, result: ReadResult | Failure) -> None:
-        self._ended(self)
-        if self.result.called:
-            # Cancelled: the Deferred fails by itself.
-            return
-        if isinstance(result, Failure) and not result.check(PublishError):
-            if result.check(CancelledError):
-                self.result.errback(result)
-                return
-            self._log.failure("A bug in the service: reading a topic failed", failure=result)
-            self.result.errback(BrokerUnavailable("The service has a fault."))
-        elif isinstance(result, Failure):
-            self.result.errback(result)
-        else:
-            self.result.callback(result)
