@@ -14,6 +14,7 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
 from sampleapp.brokers.kafka.cluster_client import ClusterClient, RequestFailed
+from sampleapp.brokers.kafka.consumer.offsets import Name
 from sampleapp.brokers.kafka.consumer.partition import RETRY, Positions
 from sampleapp.brokers.kafka.consumer.read_failures import (
     NOT_AUTHORIZED,
@@ -27,7 +28,7 @@ from sampleapp.concurrency.pause import Pause
 from sampleapp.errors import BrokerUnavailable, TopicNotAuthorized, UnknownTopic
 from sampleapp.model import is_legal_topic
 
-__all__ = ["Discovery", "Leader", "TopicView", "Topics"]
+__all__ = ["Discovery", "TopicView", "Topics"]
 
 _UNKNOWN_AFTER_S: Final = 0.1
 """A new topic is not known to all brokers at once: another one is asked after this time, in seconds."""
@@ -44,22 +45,15 @@ _LEAST_PACE_S: Final = 0.1
 _NO_SUCH_TOPIC: Final = "The topic does not exist. Create it first, or check its name."
 
 
-class Leader(Struct, frozen=True, gc=False):
-    """The leader of a partition."""
-
-    node_id: int | None
-    """``None`` if there is none at the moment."""
-    epoch: int
-    """Grows with each election (KIP-320); -1 if it is not known."""
-
-
 class TopicView(Struct, frozen=True):
     """The state of a topic, as a broker has told it."""
 
     topic_id: UUID | None
     """``None`` with Kafka before 2.8."""
-    leaders: Mapping[int, Leader]
-    """By the number of the partition."""
+    leaders: Mapping[int, int | None]
+    """The node id of each partition's leader, by number; ``None`` if there is none at the moment."""
+    leader_epochs: Mapping[Name, int]
+    """They grow with each election (KIP-320); -1 if it is not known."""
     loaded_at_s: float
     """When it was asked for, in seconds of the reactor's clock."""
     log_starts: dict[int, int]
@@ -155,19 +149,17 @@ class Topics:
         # If all say so, it was the other response that was behind.
         if ids.is_former(topic_id) and not believe:
             return None
-        leaders = {
-            number: Leader(client.leader_of(topic, number), client.leader_epoch_of(topic, number))
-            for number in client.partitions_of(topic)
-        }
+        leaders = {number: client.leader_of(topic, number) for number in client.partitions_of(topic)}
+        epochs = {(topic, number): client.leader_epoch_of(topic, number) for number in leaders}
         log_starts: dict[int, int] = {}
         ids.note(topic_id)
         if known is not None and known.topic_id is not None and topic_id == known.topic_id:
             log_starts = known.log_starts
             # A broker that is behind may answer: elections and new partitions are not undone.
-            for number, leader in known.leaders.items():
-                if number not in leaders or leaders[number].epoch < leader.epoch:
-                    leaders[number] = leader
-        view = TopicView(topic_id, leaders, asked_at_s, log_starts)
+            for name, epoch in known.leader_epochs.items():
+                if epochs.get(name, -2) < epoch:
+                    epochs[name], leaders[name[1]] = epoch, known.leaders[name[1]]
+        view = TopicView(topic_id, leaders, epochs, asked_at_s, log_starts)
         self._views[topic] = view
         self._views.move_to_end(topic)
         if len(self._views) > _MOST_TOPICS:

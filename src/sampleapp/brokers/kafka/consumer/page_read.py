@@ -236,8 +236,7 @@ class PageRead:
         for node_id, led in for_leaders.items():
             names = [(topic, each.number) for each in led]
             led_times = {name: times[name] for name in names if name in times}
-            epochs = self._epochs(names, view)
-            asked[node_id] = extent_requests(names, times=led_times, leader_epochs=epochs)
+            asked[node_id] = extent_requests(names, times=led_times, leader_epochs=view.leader_epochs)
         async with self._slots.slot(_WORKING_BYTES, leader=_only(for_leaders)):
             if self._clock.seconds() >= self._deadline_s:
                 return
@@ -321,7 +320,7 @@ class PageRead:
             partition_max_bytes=max(_LEAST_PARTITION_BYTES, size // min(len(led), 8)),
             read_committed=True,
             topic_ids={} if view.topic_id is None else {topic: view.topic_id},
-            leader_epochs=self._epochs([(topic, each.number) for each in led], view),
+            leader_epochs=view.leader_epochs,
         )
 
     def _take_fetched(
@@ -435,7 +434,7 @@ class PageRead:
         """Group partitions, up to the limit of a request; those without a leader fail."""
         found: dict[int, list[PartitionRead]] = {}
         for each in partitions:
-            node_id = view.leaders[each.number].node_id
+            node_id = view.leaders[each.number]
             if node_id is None:
                 failure = no_leader(self._request.topic, each.number)
                 each.fail(failure.public, now_s=self._clock.seconds())
@@ -451,9 +450,6 @@ class PageRead:
         if self._visited > _VISITED_AT_ONCE:
             self._visited = 0
             await self._slices.next()
-
-    def _epochs(self, names: Iterable[Name], view: TopicView) -> dict[Name, int]:
-        return {name: view.leaders[name[1]].epoch for name in names}
 
     async def _result(self, view: TopicView) -> ReadResult:
         records: list[ConsumerRecord] = []
