@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from twisted.internet.defer import Deferred, succeed
+from twisted.internet.defer import Deferred, gatherResults, succeed
 from twisted.internet.interfaces import IReactorTime
 
 from sampleapp.brokers.kafka.cluster_client import ClusterClient
@@ -60,7 +60,7 @@ class Consumer:
             fetcher.stop()
         # Closing fails the requests in flight, so that the fetchers end at once.
         ends += [client.close() for client in clients]
-        return Deferred.fromCoroutine(_all(ends))
+        return gatherResults(ends).addCallback(lambda _: None)
 
     def assign(self, partition: FollowedPartition) -> None:
         """Have the leader of a partition read, and no other broker; to be followed by `wake`."""
@@ -87,8 +87,3 @@ class Consumer:
                 each.share(len(self._fetchers))
             self._ends += fetcher.run()
         return fetcher
-
-
-async def _all(ends: list[Deferred[None]]) -> None:
-    for each in ends:
-        await each

@@ -152,6 +152,8 @@ class _Loop:
         self._stopped = False
         self._rounds = 0
         self._max_bytes = _MAX_BYTES
+        self.is_taking = False
+        """``True`` from the response to a Fetch that waits to the next request."""
 
     def stop(self) -> None:
         self._stopped = True
@@ -165,7 +167,8 @@ class _Loop:
         while not self._stopped:
             try:
                 if self._fetcher.is_full:
-                    await self._wait_for_delivery()
+                    self.is_taking = False
+                    await self._idle.sleep(None)
                 elif not await self._round():
                     await self._idle.sleep(self._idle_s())
             except Exception:  # noqa: BLE001 -- any fault: nothing cancels this, and the loop must go on
@@ -182,9 +185,6 @@ class _Loop:
 
     def _idle_s(self) -> float | None:
         raise NotImplementedError
-
-    async def _wait_for_delivery(self) -> None:
-        await self._idle.sleep(None)
 
     def forget(self, partition: FollowedPartition) -> None:
         """Ignore the response for a partition, and do not name it again."""
@@ -359,12 +359,6 @@ class _Waiting(_Loop):
         self._has_failed = False
         self._keys: dict[Name, SessionKey] = {}
         """The partitions that the session has."""
-        self.is_taking = False
-        """``True`` from a response to the next request."""
-
-    async def _wait_for_delivery(self) -> None:
-        self.is_taking = False
-        await super()._wait_for_delivery()
 
     def forget(self, partition: FollowedPartition) -> None:
         super().forget(partition)
