@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from threading import Lock
 
 from tests.chaos.clients import ANSWER_S, Client, PageReader, Publisher, ReadingsReader, fetch
-from tests.chaos.history import History, Item, Readings
+from tests.chaos.history import NOT_STORED, History, Item, Readings
 from tests.chaos.logs import Logs
 from tests.chaos.nemesis import CUT, GROWN, KEYS, READINGS, REMADE, SHORT
 from tests.real_kafka.service import VERSION_2
@@ -121,7 +121,16 @@ class Workload:
 
     def counts(self, history: History) -> Mapping[str, Counter]:
         """How often there was what, for people."""
+        outcomes: Counter[str] = Counter()
+        for request in history.requests:
+            for n in range(len(request.records)):
+                said = {each.outcomes[n] for each in request.attempts}
+                is_placed = bool(request.places(n))
+                outcomes[
+                    "acknowledged" if is_placed else "rejected" if said == {NOT_STORED} else "unknown"
+                ] += 1
         return {
+            "records that were sent": outcomes,
             "responses to publishers": sum((each.counts for each in self._publishers), Counter()),
             "responses to readers of pages": sum((each.counts for each in self._pages), Counter()),
             "responses to GET /": self._readings.counts,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
 from tests.chaos.lying_gateway import LyingGateway
@@ -15,9 +13,7 @@ SECONDS = 100
 
 
 def test_every_promise_is_kept_while_everything_goes_wrong_that_may(version, tmp_path):
-    seed = random.SystemRandom().randrange(2**32)
-    print(f"seed {seed}")  # noqa: T201 -- shown if the test fails
-    assert Chaos(version=version, seed=seed, directory=tmp_path).run(seconds=SECONDS) == []
+    assert Chaos(version=version, seed=1, directory=tmp_path).run(seconds=SECONDS) == []
 
 
 def test_gateways_that_lie_are_found_out(version, tmp_path):
