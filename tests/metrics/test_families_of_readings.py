@@ -17,6 +17,12 @@ def of_readings(service):
     }
 
 
+def one_turn(clock):
+    for call in clock.getDelayedCalls():
+        clock.calls.remove(call)
+        call.func(*call.args, **call.kw)
+
+
 def test_readings_are_shown_with_what_is_left_to_be_read():
     clock = Clock()
     broker = MemoryBroker(clock=clock)
@@ -35,7 +41,9 @@ def test_readings_are_shown_with_what_is_left_to_be_read():
         "_lag_records": None,
     }
     service.follower.start()
-    assert of_readings(service)["_lag_records"] == 600
+    assert of_readings(service)["_lag_records"] is None
+    one_turn(clock)
+    assert of_readings(service)["_lag_records"] == 100
     clock.advance(0)
     service.clock.advance(0)
     publish(b"1", b"no number")

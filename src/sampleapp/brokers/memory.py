@@ -10,29 +10,23 @@ from __future__ import annotations
 import secrets
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from twisted.internet.defer import Deferred, fail, succeed
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from zope.interface import implementer
 
-from sampleapp.brokers.shared.idempotency import IdempotencySettings, replayed
-from sampleapp.brokers.shared.observers import (
-    batch_observer,
-    deliver,
-    deliver_batch,
-    position_observer,
-    tell_begun_at,
-    tell_caught_up,
-)
-from sampleapp.brokers.shared.single_partition import (
+from sampleapp.brokers.shared.following import (
     NO_SUCH_PARTITION,
     NO_SUCH_TOPIC,
+    LogSubscriptions,
+    Page,
     single_partition,
     start_of,
 )
-from sampleapp.brokers.shared.subscriptions import Subscriptions
+from sampleapp.brokers.shared.health import WRITING, HealthTracker
+from sampleapp.brokers.shared.idempotency import IdempotencySettings, replayed
 from sampleapp.concurrency.waiters import Waiters
 from sampleapp.errors import (
     BrokerStopped,
@@ -93,10 +87,13 @@ class MemoryBroker:
         self._remembered = _RememberedIds(clock=clock, window_s=idempotency.window_s)
         self._topics: dict[str, _Log] = {}
         self._topic_ids: dict[str, str] = {}
-        self._subscriptions: Subscriptions[_Subscription] = Subscriptions()
+        self._health_tracker = HealthTracker()
+        self._expect_rejections("The memory broker has not been started yet.")
+        self._subscriptions = LogSubscriptions(
+            read=self._page, clock=clock, health_tracker=self._health_tracker
+        )
         self._batches: list[_Batch] = []
         self._finished: Waiters[None] = Waiters()
-        self._started = False
         self._stopped = False
 
     def check(self) -> None:
@@ -104,7 +101,9 @@ class MemoryBroker:
 
     def start(self) -> None:
         """See `IBroker.start`."""
-        self._started = True
+        if self._stopped:
+            return
+        self._health_tracker.mark_healthy(WRITING)
         self._subscriptions.start()
         self._log.info("Records are kept in memory, and are lost when the service ends.")
 
@@ -115,7 +114,7 @@ class MemoryBroker:
         outcome = self._append(record)
         if isinstance(outcome, PublishError):
             return fail(outcome)
-        self._wake({record.topic})
+        self._subscriptions.appended((record.topic,))
         return succeed(outcome)
 
     def publish_many(self, records: Sequence[Record]) -> Deferred[list[Outcome]]:
@@ -174,24 +173,11 @@ class MemoryBroker:
         partition: int | None = None,
     ) -> ISubscription:
         """See `IBroker.follow`."""
-        subscription = _Subscription(
-            topic=topic,
-            observer=observer,
-            start=start.start_in(0) if isinstance(start, FromOffsets) else start,
-            clock=self._clock,
-            records=lambda: self._topics.get(topic) if partition in {None, 0} else None,
-            ended=self._subscriptions.ended,
-        )
-        self._subscriptions.add(subscription)
-        return subscription
+        return self._subscriptions.follow(topic=topic, observer=observer, start=start, partition=partition)
 
     def health(self) -> Health:
         """See `IBroker.health`."""
-        if self._stopped:
-            return _not_ready("The memory broker has been stopped.")
-        if not self._started:
-            return _not_ready("The memory broker has not been started yet.")
-        return Health(ready=True)
+        return self._health_tracker.health()
 
     def measures(self) -> Measures:
         """See `IMeasured.measures`. Only the rest of large batches waits, and its bytes are not counted."""
@@ -201,6 +187,7 @@ class MemoryBroker:
     def stop(self, *, deadline_s: float) -> Deferred[None]:  # noqa: ARG002 -- nothing here takes time
         """See `IBroker.stop`. The rest of large batches is stored first, in the next turns of the reactor."""
         self._stopped = True
+        self._expect_rejections("The memory broker has been stopped.")
         return Deferred.fromCoroutine(self._stop())
 
     def records(self, topic: str) -> list[ConsumerRecord]:
@@ -252,7 +239,7 @@ class MemoryBroker:
         first = len(batch.outcomes)
         some = batch.records[first : first + _APPENDED_AT_ONCE]
         batch.outcomes += map(self._append, some)
-        self._wake({record.topic for record in some})
+        self._subscriptions.appended({record.topic for record in some})
         if len(batch.outcomes) < len(batch.records):
             self._clock.callLater(0, self._append_some, batch)
             return
@@ -261,10 +248,16 @@ class MemoryBroker:
         if not self._batches:
             self._finished.succeed(None)
 
-    def _wake(self, topics: set[str]) -> None:
-        for subscription in self._subscriptions.current():
-            if subscription.topic in topics:
-                subscription.wake()
+    def _page(self, topic: str, start: ReadStart) -> Page:
+        records = self._topics.get(topic)
+        if records is None:
+            return Page((), 0, 0, 0, exists=False)
+        offset = start if isinstance(start, int) else _first_offset(records, start)
+        some = records[offset : offset + _PAGE_RECORDS]
+        return Page(some, offset, offset + len(some), len(records))
+
+    def _expect_rejections(self, reason: str) -> None:
+        self._health_tracker.expect(WRITING, reason, public_reason=reason)
 
 
 class _Log(list[ConsumerRecord]):
@@ -335,94 +328,6 @@ class _Batch:
         self.waiting: Deferred[list[Outcome]] = Deferred()
 
 
-@implementer(ISubscription)
-class _Subscription:
-    def __init__(
-        self,
-        *,
-        topic: str,
-        observer: IRecordObserver,
-        start: Start,
-        clock: IReactorTime,
-        records: Callable[[], _Log | None],
-        ended: Callable[[_Subscription], None],
-    ) -> None:
-        self.topic = topic
-        self._observer = observer
-        self._batch_observer = batch_observer(observer)
-        self._clock = clock
-        self._records = records
-        self._ended = ended
-        now = records() or _Log()
-        self._position = _first_offset(now, start)
-        self._end_at_start = len(now)
-        self._caught_up = False
-        self._is_begun = False
-        self._stopped = False
-        self._next: IDelayedCall | None = None
-        self._told_begun = False
-
-    def begin(self) -> None:
-        """Begin to read. The first records arrive later, not while `follow` is running."""
-        self._is_begun = True
-        self.wake()
-
-    def wake(self) -> None:
-        """Deliver the next records in the next turn of the reactor."""
-        if self._is_begun and self._next is None and not self._stopped:
-            self._next = self._clock.callLater(0, self._deliver)
-
-    def _deliver(self) -> None:
-        self._next = None
-        known = self._records()
-        records = known or ()
-        if known is not None and not self._told_begun:
-            self._told_begun = True
-            tell_begun_at(position_observer(self._observer), 0, self._position)
-        some = records[self._position : self._position + _PAGE_RECORDS]
-        if self._batch_observer is not None and some:
-            self._position += len(some)
-            deliver_batch(self._batch_observer, some)
-            if self._stopped:
-                return
-        else:
-            for record in some:
-                self._position += 1
-                deliver(self._observer, record)
-                if self._stopped:
-                    return
-        if not self._caught_up and self._position >= self._end_at_start:
-            self._caught_up = True
-            tell_caught_up(self._observer, topic=self.topic)
-        if self._position < len(records):
-            self.wake()
-
-    def stop(self) -> Deferred[None]:
-        """See `ISubscription.stop`."""
-        self._stopped = True
-        if self._next is not None:
-            self._next.cancel()
-            self._next = None
-        self._ended(self)
-        return succeed(None)
-
-    def unavailable_reason(self) -> str | None:
-        """See `ISubscription.unavailable_reason`. Memory can always be read."""
-        return None
-
-    def is_lasting(self) -> bool:
-        """See `ISubscription.is_lasting`."""
-        return False
-
-    def exists(self) -> bool:
-        """See `ISubscription.exists`."""
-        return self._records() is not None
-
-    def lag(self) -> int:
-        """See `ISubscription.lag`."""
-        return len(self._records() or ()) - self._position
-
-
 def _first_offset(records: _Log, start: Start) -> int:
     end = len(records)
     if isinstance(start, FromOffset):
@@ -452,7 +357,3 @@ def _read(topic_id: str, records: _Log, start: ReadStart | None, request: ReadRe
         beyond={0: end} if position > end else {},
         partitions=1,
     )
-
-
-def _not_ready(reason: str) -> Health:
-    return Health(ready=False, reasons=(reason,), public_reasons=(reason,))

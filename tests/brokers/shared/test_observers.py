@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sampleapp.brokers.shared.observers import deliver, deliver_batch, tell_caught_up
+from sampleapp.brokers.shared.following import deliver, deliver_batch, tell_caught_up
 from sampleapp.model import ConsumerRecord
 from sampleapp.testing import BatchRecorder, Recorder
 

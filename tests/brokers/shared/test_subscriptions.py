@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from twisted.internet.defer import Deferred, succeed
 
-from sampleapp.brokers.shared.subscriptions import Subscriptions
+from sampleapp.brokers.shared.following import Subscriptions
 
 
 class Subscription:

@@ -15,7 +15,7 @@ from twisted.internet.defer import CancelledError
 from twisted.python.failure import Failure
 
 from sampleapp.brokers.shared.health import HealthTracker
-from sampleapp.brokers.sqlite import publishes, store, subscription, thread, wal, writer
+from sampleapp.brokers.sqlite import publishes, reader, store, thread, wal, writer
 from sampleapp.errors import PublishError
 from sampleapp.model import ReadRequest, ReadResult, RecordMetadata
 from tests.support.brokers import Recorder, eventually, everything, outcomes, record, within
@@ -61,7 +61,7 @@ SEAMS = {
     "settle one": (publishes.PublishOne, "settle", BEFORE),
     "settle many": (publishes.PublishMany, "settle", BEFORE),
     "settled many": (publishes.PublishMany, "settle", AFTER),
-    "stored": (subscription.Subscriptions, "stored", BEFORE),
+    "stored": (reader.Reader, "stored", BEFORE),
     "healthy": (HealthTracker, "mark_healthy", BEFORE),
     "read": (store.Store, "read", BEFORE),
     "section": (store.Store, "section", BEFORE),

@@ -215,6 +215,7 @@ async def test_a_disk_that_does_not_answer_keeps_nobody_from_stopping(path, disk
     await within(broker.publish(record("t", b"before")))
     disk.hang(operation)
     broker.follow(topic="t", observer=Recorder())
+    await eventually(lambda: operation == "append" or disk.asked["read"])
     sent = [broker.publish(record("t", b"sent"))]
     await eventually(lambda: disk.asked[operation])
     with logged(LogLevel.error) as errors:

@@ -7,8 +7,8 @@ from collections import defaultdict
 from twisted.internet.defer import Deferred
 
 from sampleapp.brokers.kafka.consumer import Consumer, Subscription
+from sampleapp.brokers.shared.following import Subscriptions
 from sampleapp.brokers.shared.health import HealthTracker
-from sampleapp.brokers.shared.subscriptions import Subscriptions
 from sampleapp.model import EARLIEST
 from tests.support.brokers import Recorder
 from tests.support.kafka_simulator.log import TOPIC

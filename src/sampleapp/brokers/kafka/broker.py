@@ -31,10 +31,10 @@ from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.idempotent_topics import IdempotentTopics
 from sampleapp.brokers.kafka.producer import Producer, ProducerSettings, ReplayDetection
 from sampleapp.brokers.kafka.producer.results import rejection
+from sampleapp.brokers.shared.following import Subscriptions
 from sampleapp.brokers.shared.health import WRITING, HealthTracker
 from sampleapp.brokers.shared.idempotency import IdempotencySettings
 from sampleapp.brokers.shared.stopping import Stopping
-from sampleapp.brokers.shared.subscriptions import Subscriptions
 from sampleapp.errors import (
     BrokerStopped,
     BrokerUnavailable,

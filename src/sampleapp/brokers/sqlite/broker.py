@@ -12,16 +12,15 @@ from twisted.internet.interfaces import IReactorFromThreads, IReactorTime
 from twisted.logger import Logger
 from zope.interface import implementer
 
+from sampleapp.brokers.shared.following import single_partition
 from sampleapp.brokers.shared.health import WRITING, HealthTracker
 from sampleapp.brokers.shared.idempotency import IdempotencySettings
-from sampleapp.brokers.shared.single_partition import single_partition
 from sampleapp.brokers.shared.stopping import Stopping
 from sampleapp.brokers.sqlite.expiry import Expiry
 from sampleapp.brokers.sqlite.faults import StoreError
-from sampleapp.brokers.sqlite.page_reader import PageReader
+from sampleapp.brokers.sqlite.reader import Reader
 from sampleapp.brokers.sqlite.rows import require_topic_name
 from sampleapp.brokers.sqlite.store import Store
-from sampleapp.brokers.sqlite.subscription import Subscriptions
 from sampleapp.brokers.sqlite.thread import PrivateThread
 from sampleapp.brokers.sqlite.writer import Writer
 from sampleapp.errors import BrokerStopped, BrokerUnavailable, IllegalTopic, PublishError
@@ -97,11 +96,12 @@ class SQLiteBroker:
         )
         self._thread = PrivateThread(threads=threads)
         self._health_tracker = HealthTracker()
-        self._subscriptions = Subscriptions(
-            store=self._store, thread=self._thread, clock=clock, health_tracker=self._health_tracker
-        )
-        self._reader = PageReader(
-            store=self._store, thread=self._thread, clock=clock, response_timeout_s=response_timeout_s
+        self._reader = Reader(
+            store=self._store,
+            thread=self._thread,
+            clock=clock,
+            health_tracker=self._health_tracker,
+            response_timeout_s=response_timeout_s,
         )
         self._writer = Writer(
             store=self._store,
@@ -110,7 +110,7 @@ class SQLiteBroker:
             health_tracker=self._health_tracker,
             buffer_bytes=buffer_bytes,
             response_timeout_s=response_timeout_s,
-            stored=self._subscriptions.stored,
+            stored=self._reader.stored,
         )
         self._expiry = Expiry(store=self._store, thread=self._thread, clock=clock)
         self._clock = clock
@@ -130,7 +130,6 @@ class SQLiteBroker:
         self._log.info("Records are kept in {path}", path=str(self._store.path))
         self._thread.start()
         self._writer.start()
-        self._subscriptions.start()
         self._reader.start()
         self._expiry.start()
 
@@ -182,7 +181,7 @@ class SQLiteBroker:
         partition: int | None = None,
     ) -> ISubscription:
         """See `IBroker.follow`."""
-        return self._subscriptions.follow(topic=topic, observer=observer, start=start, partition=partition)
+        return self._reader.follow(topic=topic, observer=observer, start=start, partition=partition)
 
     def health(self) -> Health:
         """See `IBroker.health`."""
@@ -248,9 +247,8 @@ class SQLiteBroker:
         self._stopping.finish()
 
     async def _stop(self) -> None:
-        self._reader.stop()
         self._expiry.stop()
-        stopping = Deferred.fromCoroutine(self._subscriptions.stop())
+        stopping = Deferred.fromCoroutine(self._reader.stop())
         try:
             await self._writer.drain()
             await stopping

@@ -10,9 +10,10 @@ from enum import IntEnum
 
 from msgspec import Struct
 
+from sampleapp.brokers.shared.following import CANNOT_BE_READ
 from sampleapp.errors import BrokerUnavailable, OutcomeUnknown, PublishError
 
-__all__ = ["CANNOT_BE_READ", "Code", "StoreError", "from_sqlite", "primary_code"]
+__all__ = ["Code", "StoreError", "from_sqlite", "primary_code"]
 
 
 class Code(IntEnum):
@@ -50,9 +51,6 @@ class _Meaning(Struct, frozen=True):
 _UNKNOWN = "The broker cannot tell whether this record is stored."
 _UNAVAILABLE = "The broker cannot store records at the moment; this one was not stored."
 _RESTART = "The broker cannot store records until the service is restarted; this one was not stored."
-
-CANNOT_BE_READ = "The stored records cannot be read at the moment."
-"""The reason why records cannot be read, for callers, if there is no more exact one."""
 
 _READING_REASONS: dict[Code | None, str] = {
     Code.BUSY: "The stored records are in use by another program, and cannot be read until it ends.",

@@ -10,7 +10,7 @@ from typing import Final, cast
 import msgspec
 from msgspec import Struct
 
-from sampleapp.brokers.shared.single_partition import NO_SUCH_PARTITION
+from sampleapp.brokers.shared.following import NO_SUCH_PARTITION, Page
 from sampleapp.brokers.sqlite.faults import Code, StoreError
 from sampleapp.brokers.sqlite.identities import Identities, RecentIds, Window
 from sampleapp.errors import IllegalTopic, PublishError, RecordRefused, RecordTooLarge, UnknownPartition
@@ -23,16 +23,13 @@ from sampleapp.model import (
     ReadStart,
     Record,
     RecordMetadata,
-    Start,
 )
 
 __all__ = [
     "INSERT",
     "RowRejected",
     "Section",
-    "StoredPage",
     "TimeSearch",
-    "first_offset",
     "insert",
     "insert_singly",
     "next_offset",
@@ -81,7 +78,6 @@ _SEARCH_TIME = (
     "SELECT min(CASE WHEN timestamp_ms >= ? THEN offset END), max(timestamp_ms)"
     " FROM record WHERE topic_id = ? AND offset >= ? AND offset < ?"
 )
-_FIRST_SINCE = "SELECT min(offset) FROM record WHERE topic_id = ? AND timestamp_ms >= ?"
 _INT64 = 2**63
 
 _encode_headers = msgspec.json.Encoder().encode
@@ -143,20 +139,6 @@ class PackedRecords(Struct, frozen=True):
             )
 
 
-class StoredPage(Struct, frozen=True):
-    """Some records of a topic, in order."""
-
-    records: list[ConsumerRecord] | PackedRecords
-    next_offset: int
-    """The offset at which to continue."""
-    end: int
-    """The offset of the topic's next record, at the time of this reading."""
-    exists: bool = True
-    """Whether the topic exists."""
-    size: int = 0
-    """The bytes of the keys, values and headers of the records."""
-
-
 class Section(Struct, frozen=True):
     """A part of a topic, from a position on."""
 
@@ -166,7 +148,7 @@ class Section(Struct, frozen=True):
     """The position; for an exact one, as it was asked for."""
     earliest: int
     """The offset of the topic's first record; the end if there is none."""
-    page: StoredPage
+    page: Page
     """The records; none if the position is not between `earliest` and the end."""
 
 
@@ -319,20 +301,6 @@ def _keep(connection: sqlite3.Connection, topic_ends: dict[str, _TopicEnd]) -> N
     )
 
 
-def first_offset(connection: sqlite3.Connection, topic: str, start: Start) -> int:
-    """Return the offset at which reading a topic begins; see `Store.first_offset`."""
-    found = _find_topic(connection, topic)
-    if found is None:
-        return 0
-    topic_id, end = found
-    if isinstance(start, FromOffset):
-        return min(start.offset, end)
-    if isinstance(start, FromEnd):
-        return max(0, end - start.count)
-    row: tuple[int | None] = connection.execute(_FIRST_SINCE, (topic_id, start.timestamp_ms)).fetchone()
-    return end if row[0] is None else row[0]
-
-
 def next_offset(connection: sqlite3.Connection, topic: str) -> int:
     """Return the offset of the next record of a topic."""
     found = _find_topic(connection, topic)
@@ -350,13 +318,11 @@ def topics_of(connection: sqlite3.Connection, names: Sequence[str]) -> list[str]
     return [name for name in names if _find_topic(connection, name) is not None]
 
 
-def page(
-    connection: sqlite3.Connection, topic: str, offset: int, max_records: int, max_bytes: int
-) -> StoredPage:
+def page(connection: sqlite3.Connection, topic: str, offset: int, max_records: int, max_bytes: int) -> Page:
     """Read a topic from an offset on; see `Store.read`."""
     found = _find_topic(connection, topic)
     if found is None:
-        return StoredPage([], offset, 0, exists=False)
+        return Page([], offset, offset, 0, exists=False)
     topic_id, end = found
     if end - offset >= max_records:
         small_bytes = max_bytes // max_records
@@ -371,12 +337,13 @@ def page(
         if all(size <= small_bytes for (size,) in connection.execute(_SIZE, (topic_id, offset))):
             many = _read_at_once(connection, topic, where, max_bytes)
         if many is not None:
-            return StoredPage(many, many.offsets[-1] + 1, end, size=many.size)
+            # Its records are only iterated.
+            return Page(many, offset, many.offsets[-1] + 1, end, size=many.size)  # type: ignore[arg-type]
     records, size = _read_singly(connection, topic, (topic_id, offset, end, max_records), max_bytes)
     if len(records) == max_records or size >= max_bytes:
-        return StoredPage(records, records[-1].offset + 1, end, size=size)
+        return Page(records, offset, records[-1].offset + 1, end, size=size)
     # Skip offsets that an operator has deleted by hand.
-    return StoredPage(records, max(offset, end), end, size=size)
+    return Page(records, offset, max(offset, end), end, size=size)
 
 
 def section(
@@ -404,7 +371,7 @@ def section(
         count = min(max_records, left) if left >= _FEW_RECORDS else max_records
         found_page = page(connection, topic, position, count, max_bytes)
     else:
-        found_page = StoredPage([], position, end)
+        found_page = Page([], position, position, end)
     return Section(uid, position, earliest, found_page)
 
 

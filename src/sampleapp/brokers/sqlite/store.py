@@ -9,6 +9,7 @@ from pathlib import Path
 from threading import Event
 from typing import TypeGuard, TypeVar
 
+from sampleapp.brokers.shared.following import Page
 from sampleapp.brokers.shared.idempotency import IdempotencySettings
 from sampleapp.brokers.sqlite.faults import Code, StoreError, from_sqlite
 from sampleapp.brokers.sqlite.identities import RecentIds, Window, forget_some, is_any_expired, write_a_page
@@ -17,9 +18,7 @@ from sampleapp.brokers.sqlite.rows import (
     INSERT,
     RowRejected,
     Section,
-    StoredPage,
     TimeSearch,
-    first_offset,
     insert,
     insert_singly,
     next_offset,
@@ -32,7 +31,7 @@ from sampleapp.brokers.sqlite.rows import (
 from sampleapp.brokers.sqlite.wal import WalFault, WriteAheadLog, checkpoint, close_without_checkpoint
 from sampleapp.errors import StartUpError
 from sampleapp.interfaces import Outcome
-from sampleapp.model import ReadStart, Record, RecordMetadata, ReplayedRecord, Start
+from sampleapp.model import ReadStart, Record, RecordMetadata, ReplayedRecord
 
 __all__ = ["Store"]
 
@@ -147,17 +146,13 @@ class Store:
         )
         return True
 
-    def read(self, topic: str, offset: int, *, max_records: int, max_bytes: int) -> StoredPage:
+    def read(self, topic: str, offset: int, *, max_records: int, max_bytes: int) -> Page:
         """
         Read the records of a topic from an offset on.
 
         :param max_bytes: of keys and values; at least one record is read, whatever its size.
         """
         return self._read(lambda connection: page(connection, topic, offset, max_records, max_bytes))
-
-    def first_offset(self, topic: str, start: Start) -> int:
-        """Return the offset at which reading a topic begins; 0 if the topic does not exist."""
-        return self._read(lambda connection: first_offset(connection, topic, start))
 
     def section(self, topic: str, start: ReadStart, *, max_records: int, max_bytes: int) -> Section | None:
         """

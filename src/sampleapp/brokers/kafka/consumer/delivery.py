@@ -12,7 +12,7 @@ from twisted.logger import Logger
 from sampleapp.brokers.kafka.batches import FetchedPage, UnreadableBatch, read_batches
 from sampleapp.brokers.kafka.consumer.partition import SLICE_S, FollowedPartition, Positions
 from sampleapp.brokers.kafka.protocol import Fetched
-from sampleapp.brokers.shared.observers import (
+from sampleapp.brokers.shared.following import (
     batch_observer,
     deliver,
     deliver_batch,

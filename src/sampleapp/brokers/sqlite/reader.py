@@ -1,9 +1,9 @@
-"""Reads of a topic, in short steps on the private thread, between which records are stored."""
+"""Reads and followings of topics, in short steps on the private thread, between which records are stored."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NoReturn, TypeVar
 
@@ -13,22 +13,47 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from sampleapp.brokers.shared.single_partition import NO_SUCH_TOPIC, start_of
-from sampleapp.brokers.sqlite.faults import CANNOT_BE_READ, StoreError
+from sampleapp.brokers.shared.following import (
+    CANNOT_BE_READ,
+    NO_SUCH_TOPIC,
+    LogSubscriptions,
+    Page,
+    ReadError,
+    start_of,
+)
+from sampleapp.brokers.shared.health import WRITING, HealthTracker
+from sampleapp.brokers.sqlite.faults import StoreError
 from sampleapp.brokers.sqlite.rows import Section
 from sampleapp.brokers.sqlite.store import Store
 from sampleapp.brokers.sqlite.thread import PrivateThread
+from sampleapp.concurrency.pause import Pause
 from sampleapp.concurrency.semaphore import Semaphore
 from sampleapp.errors import BrokerStopped, BrokerUnavailable, PublishError, UnknownPartition, UnknownTopic
-from sampleapp.model import EARLIEST, FromOffset, FromTime, GoneRecords, ReadRequest, ReadResult, ReadStart
+from sampleapp.interfaces import IRecordObserver, ISubscription
+from sampleapp.model import (
+    EARLIEST,
+    FromOffset,
+    FromOffsets,
+    FromTime,
+    GoneRecords,
+    ReadRequest,
+    ReadResult,
+    ReadStart,
+    Record,
+    Start,
+)
 
-__all__ = ["PageReader"]
+__all__ = ["Reader"]
 
 # A step takes up to about 2 ms of the private thread, and its records about 1 ms of the reactor.
 _STEP_RECORDS = 500
 _STEP_BYTES = 512 * 1024
 _READS_AT_ONCE, _READS_OF_ONE_CALLER = 4, 3
 """The most reads that have records already: what they have read is not counted before all of it is there."""
+# A page of a following takes about 2 ms, since publishes wait for it.
+_PAGE_RECORDS = 2000
+_PAGE_BYTES = 2 * 1024 * 1024
+_POLL_S = 0.2
 _BLOCK_OFFSETS = 2500
 """The offsets of one step of a search for a time."""
 _MOST_BLOCKS = 100_000
@@ -68,7 +93,7 @@ class _LatestTimes:
         self._blocks[topic_id, block] = latest_ms
 
 
-class PageReader:
+class Reader:
     """
     All reads of a broker.
 
@@ -79,15 +104,23 @@ class PageReader:
     _log = Logger()
 
     def __init__(
-        self, *, store: Store, thread: PrivateThread, clock: IReactorTime, response_timeout_s: float
+        self,
+        *,
+        store: Store,
+        thread: PrivateThread,
+        clock: IReactorTime,
+        health_tracker: HealthTracker,
+        response_timeout_s: float,
     ) -> None:
         """
         :param thread: the thread of the store.
-        :param response_timeout_s: seconds to wait for the disk in each step.
+        :param health_tracker: receives the errors of subscriptions.
+        :param response_timeout_s: seconds to wait for the disk in each step of a read.
         """
         self._store = store
         self._thread = thread
         self._clock = clock
+        self._health_tracker = health_tracker
         self._response_timeout_s = response_timeout_s
         self._latest = _LatestTimes()
         self._collecting = Semaphore(_READS_AT_ONCE, most_of_group=_READS_OF_ONE_CALLER)
@@ -95,18 +128,51 @@ class PageReader:
         self._current: _Step | None = None
         self._is_started = False
         self._is_stopped = False
+        self._subscriptions = LogSubscriptions(
+            read=self._read_page, clock=clock, health_tracker=health_tracker
+        )
+        self._pause = Pause(clock)
+        self._changes: tuple[int, int] | None = None
+        self._polling: Deferred[None] | None = None
 
     def start(self) -> None:
-        """Take reads from now on: the thread is running."""
+        """Take reads from now on, and begin the subscriptions: the thread is running."""
         self._is_started = True
+        self._subscriptions.start()
+        self._begin_to_poll()
 
-    def stop(self) -> None:
-        """Reject reads from now on, and end those that are waiting. No further step is begun."""
+    async def stop(self) -> None:
+        """
+        Reject reads from now on, end those that are waiting, and stop all subscriptions.
+
+        No further step is begun. Returns after the subscriptions have ended.
+        """
         self._is_stopped = True
+        polling = self._polling
+        self._pause.end()
+        stopping = Deferred.fromCoroutine(self._subscriptions.stop())
         steps, self._steps = self._steps, deque()
         for step in (self._current, *steps):
             if step is not None and not step.waiting.called:
                 step.waiting.errback(BrokerStopped(_STOPPED))
+        await stopping
+        if polling is not None:
+            await polling
+
+    def follow(
+        self, *, topic: str, observer: IRecordObserver, start: Start | FromOffsets, partition: int | None
+    ) -> ISubscription:
+        """See `sampleapp.interfaces.IBroker.follow`."""
+        subscription = self._subscriptions.follow(
+            topic=topic, observer=observer, start=start, partition=partition
+        )
+        self._begin_to_poll()
+        return subscription
+
+    def stored(self, records: Sequence[Record]) -> None:
+        """Wake the subscriptions of these records, which this process has stored."""
+        if self._subscriptions:
+            self._subscriptions.appended({record.topic for record in records})
 
     def read(self, request: ReadRequest) -> Deferred[ReadResult]:
         """See `sampleapp.interfaces.IBroker.read`."""
@@ -177,6 +243,54 @@ class PageReader:
         return ReadResult(
             topic_id=topic_id, records=records, positions={0: position}, ends={0: end}, partitions=1
         )
+
+    def _read_page(self, topic: str, start: ReadStart) -> Deferred[Page]:
+        if isinstance(start, int):
+            page = self._thread.run(
+                self._store.read, topic, start, max_records=_PAGE_RECORDS, max_bytes=_PAGE_BYTES
+            )
+        else:
+            page = Deferred.fromCoroutine(self._first_page(topic, start))
+        return page.addErrback(self._raise_read_error)
+
+    async def _first_page(self, topic: str, start: Start) -> Page:
+        try:
+            found = await self._read(ReadRequest(topic=topic, others=start, limit=0, max_bytes=1))
+        except UnknownTopic:
+            return await self._read_page(topic, 0)
+        return await self._read_page(topic, found.positions[0])
+
+    def _raise_read_error(self, failure: Failure) -> NoReturn:
+        error = failure.value
+        if isinstance(error, StoreError):
+            if error.needs_restart and not self._is_stopped:
+                # Nothing can be stored either. Without a publish, the writer does not notice it.
+                self._health_tracker.mark_failed(
+                    WRITING, error.reason, public_reason=error.public_storing_reason, needs_restart=True
+                )
+            raise ReadError(error.reason, error.public_reason, is_lasting=error.is_lasting) from error
+        failure.trap(BrokerUnavailable)
+        raise ReadError(str(error)) from error
+
+    def _begin_to_poll(self) -> None:
+        if self._polling is None and self._subscriptions and self._subscriptions.is_running:
+            self._polling = Deferred.fromCoroutine(self._poll())
+
+    async def _poll(self) -> None:
+        """Check regularly for records of other processes, and wake all subscriptions when there are some."""
+        while True:
+            await self._pause.sleep(_POLL_S)
+            if not self._subscriptions or not self._subscriptions.is_running:
+                break
+            try:
+                changes = await self._thread.run(self._store.changes)
+            except Exception:  # noqa: BLE001 -- the subscriptions meet the same error when they read, and report it
+                changes = None
+            if changes is None or changes != self._changes:
+                self._changes = changes
+                for subscription in self._subscriptions.current():
+                    subscription.wake()
+        self._polling = None
 
     async def _section(self, topic: str, start: ReadStart, limit: int, max_bytes: int) -> Section:
         section = await self._step(

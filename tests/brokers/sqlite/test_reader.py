@@ -7,7 +7,7 @@ import pytest_twisted
 from twisted.internet.defer import CancelledError
 from twisted.internet.task import Clock
 
-from sampleapp.brokers.sqlite import page_reader
+from sampleapp.brokers.sqlite import reader
 from sampleapp.brokers.sqlite.store import Store
 from sampleapp.errors import BrokerStopped, BrokerUnavailable, UnknownTopic
 from sampleapp.model import EARLIEST, FromEnd, FromOffset, FromTime, GoneRecords, ReadRequest, RecordMetadata
@@ -63,7 +63,7 @@ async def test_many_reads_of_one_caller_delay_one_of_another_by_a_few(path):
 
 @pytest_twisted.ensureDeferred
 async def test_the_rest_that_is_deleted_during_a_read_is_left_to_the_next(path, monkeypatch):
-    monkeypatch.setattr(page_reader, "_STEP_RECORDS", 2)
+    monkeypatch.setattr(reader, "_STEP_RECORDS", 2)
     section, found = Store.section, []
 
     def deleting(store, *arguments, **options):
@@ -135,7 +135,7 @@ async def test_damaged_headers_are_reported_where_they_are(path, damage):
 
 @pytest_twisted.ensureDeferred
 async def test_a_time_is_searched_for_in_steps_and_only_once_in_each(path, monkeypatch, disk):
-    monkeypatch.setattr(page_reader, "_BLOCK_OFFSETS", 3)
+    monkeypatch.setattr(reader, "_BLOCK_OFFSETS", 3)
     times = [5, 1, 2, 3, 9, 4, 4, 8, 7, 10]
     async with running(path) as broker:
         await settled(broker, [record("t", timestamp_ms=time) for time in times])
@@ -156,7 +156,7 @@ async def test_a_time_is_searched_for_in_steps_and_only_once_in_each(path, monke
 
 @pytest_twisted.ensureDeferred
 async def test_publishes_do_not_wait_for_reads_to_end(path, monkeypatch):
-    monkeypatch.setattr(page_reader, "_STEP_RECORDS", 2)
+    monkeypatch.setattr(reader, "_STEP_RECORDS", 2)
     async with running(path) as broker:
         await within(broker.publish_many([record("t", b"%d" % n) for n in range(60)]))
         ended = []
@@ -172,7 +172,7 @@ async def test_publishes_do_not_wait_for_reads_to_end(path, monkeypatch):
 
 @pytest_twisted.ensureDeferred
 async def test_only_a_few_reads_hold_a_part_of_their_records_while_they_wait_for_the_rest(path, monkeypatch):
-    monkeypatch.setattr(page_reader, "_STEP_RECORDS", 2)
+    monkeypatch.setattr(reader, "_STEP_RECORDS", 2)
     section, ended, most = Store.section, set(), []
     begun = set()
 
@@ -262,8 +262,8 @@ async def test_a_failure_that_nobody_expects_is_logged_and_told_as_an_error_of_r
 
 
 def test_searches_for_a_time_remember_a_bounded_number_of_blocks(monkeypatch):
-    monkeypatch.setattr(page_reader, "_MOST_BLOCKS", 3)
-    times = page_reader._LatestTimes()  # noqa: SLF001 -- what it forgets is looked up again, and shows nowhere
+    monkeypatch.setattr(reader, "_MOST_BLOCKS", 3)
+    times = reader._LatestTimes()  # noqa: SLF001 -- what it forgets is looked up again, and shows nowhere
     for block in range(10):
         times.add("t", block, 0)
     assert 1 <= sum(times.is_before("t", block, 1) for block in range(10)) <= 3
