@@ -310,7 +310,7 @@ class _LogSubscription:
         self._may_have_more = True
         if self._is_waiting:
             self._is_waiting = False
-            self._go_on_later()
+            self._timer = self._clock.callLater(0, self._go_on)
 
     def stop(self) -> Deferred[None]:
         """See `ISubscription.stop`."""
@@ -346,11 +346,9 @@ class _LogSubscription:
         """Deliver the next slice of the page, or read the next page."""
         self._timer = None
         try:
-            page = self._page
+            page = self._page or self._next_page()
             if page is None:
-                page = self._next_page()
-                if page is None:
-                    return
+                return
             if self._failures or not self._has_told_begun:
                 self._begin_delivery(page)
             if not self._is_stopped:
@@ -426,7 +424,7 @@ class _LogSubscription:
         if self._may_have_more or page.next_offset < page.end:
             self._go_on_later()
         else:
-            self._is_waiting = True
+            self._is_waiting = not self._is_stopped
 
     def _deliver_singly(self, records: Sequence[ConsumerRecord]) -> None:
         for record in records:
