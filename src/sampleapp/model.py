@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Annotated, Final, Literal, TypeAlias
 
 from msgspec import UNSET, Meta, Struct, UnsetType
+from typing_extensions import Self
 
 __all__ = [
     "CALLER_HEADER",
@@ -31,6 +32,7 @@ __all__ = [
     "GoneRecords",
     "Health",
     "Message",
+    "OffsetAndEpoch",
     "PartitionDescription",
     "ReadRequest",
     "ReadResult",
@@ -43,7 +45,9 @@ __all__ = [
     "Start",
     "TopicDescription",
     "Version",
+    "epoch_of",
     "is_legal_topic",
+    "with_epoch",
 ]
 
 
@@ -245,6 +249,13 @@ class ConsumerRecord(Struct, frozen=True, kw_only=True, gc=False):
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...] = ()
     """Names and contents, in order. A name may repeat."""
+    leader_epoch: int = -1
+    """The epoch of the partition's leader that has written it (KIP-320); -1 if the broker has no epochs."""
+
+    @property
+    def next_offset(self) -> int:
+        """The position after it, with its leader epoch."""
+        return with_epoch(self.offset + 1, self.leader_epoch)
 
     def matches(self, key: bytes | None, headers: Iterable[tuple[str, bytes]]) -> bool:
         """
@@ -282,6 +293,37 @@ class TopicDescription(Struct, frozen=True, kw_only=True):
     name: str
     partitions: tuple[PartitionDescription, ...]
     """In the order of their numbers."""
+
+
+class OffsetAndEpoch(int):
+    """
+    The offset to read next, and the leader epoch of the record before it (KIP-320).
+
+    It compares and computes as the offset. The result of arithmetic is an ``int``: an offset without epoch.
+    """
+
+    leader_epoch: int
+
+    def __new__(cls, offset: int, leader_epoch: int) -> Self:
+        """Add an epoch, at least 0, to an offset."""
+        self = super().__new__(cls, offset)
+        self.leader_epoch = leader_epoch
+        return self
+
+    def __repr__(self) -> str:
+        return f"{int(self)}e{self.leader_epoch}"
+
+    __str__ = int.__repr__
+
+
+def with_epoch(offset: int, leader_epoch: int) -> int:
+    """Add the leader epoch of the record before it to an offset; -1 for none."""
+    return offset if leader_epoch < 0 else OffsetAndEpoch(offset, leader_epoch)
+
+
+def epoch_of(offset: int) -> int:
+    """Return the leader epoch of the record before an offset; -1 if it is not known."""
+    return offset.leader_epoch if isinstance(offset, OffsetAndEpoch) else -1
 
 
 class FromOffset(Struct, frozen=True):
@@ -327,8 +369,9 @@ ReadStart: TypeAlias = int | Start
 """
 Where to read a partition.
 
-A number is the exact offset to continue at: a read reports if it is gone, or beyond the end. A `Start` is
-resolved to the nearest offset there is.
+A number is the exact offset to continue at: a read reports if it is gone, or beyond the end; with an epoch
+(`OffsetAndEpoch`), also if the log was cut before it, and has grown again. A `Start` is resolved to the
+nearest offset there is.
 """
 
 
@@ -398,7 +441,11 @@ class ReadResult(Struct, frozen=True, kw_only=True):
     gone: Sequence[GoneRecords] = ()
     """The partitions that were asked for at an offset before their first one."""
     beyond: Mapping[int, int] = {}
-    """The end of each partition that was asked for at an offset beyond it."""
+    """
+    The end of each partition that was asked for at an offset beyond it.
+
+    With an epoch (`OffsetAndEpoch`), the end of that leader epoch: the log may have other records after it.
+    """
     held: frozenset[int] = frozenset()
     """The partitions with records that are not committed yet, after those that can be read."""
     partitions: int

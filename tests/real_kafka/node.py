@@ -35,8 +35,9 @@ class Node(JavaProcess):
         self._java = java
         self._zookeeper = zookeeper
         self._properties = directory / "server.properties"
+        self.data = directory / "data"
         directory.mkdir(parents=True)
-        lines = {**settings, "log.dirs": str(directory / "data")}
+        lines = {**settings, "log.dirs": str(self.data)}
         escaped = {name: value.replace("\n", "\\n") for name, value in lines.items()}
         self._properties.write_text("".join(f"{name}={value}\n" for name, value in escaped.items()))
         super().__init__(

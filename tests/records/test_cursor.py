@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from sampleapp.errors import InvalidParameters
-from sampleapp.model import EARLIEST, ConsumerRecord, FromEnd, GoneRecords, ReadRequest, ReadResult
+from sampleapp.model import (
+    EARLIEST,
+    ConsumerRecord,
+    FromEnd,
+    GoneRecords,
+    OffsetAndEpoch,
+    ReadRequest,
+    ReadResult,
+)
 from sampleapp.records.cursor import Cursor
 from sampleapp.records.position_errors import PositionExpired, PositionUnknown, TopicReplaced
 from sampleapp.records.positions import parse_position
@@ -97,6 +105,7 @@ def test_when_only_the_feed_tells_that_a_topic_was_made_again_the_rest_stays():
         ("id~9.0.0.0", result({}), PositionUnknown),
         ("id~9.0.0.-", result({}), PositionUnknown),
         ("id~9", result({0: 9}, beyond={0: 5}), PositionUnknown),
+        ("id~9e3", result({0: 9}, beyond={0: OffsetAndEpoch(5, 2)}), PositionUnknown),
         ("id~3", result({0: 3}, gone=[GoneRecords(0, 3, 5)]), PositionExpired),
     ],
 )

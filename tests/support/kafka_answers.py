@@ -85,7 +85,7 @@ def list_offsets_answer(version):
     epoch = packed("i", 9) if version >= 4 else b""
     listed = packed("ihqq", 3, 0, -1, 50)
     body = throttle + packed("i", 1) + text("t") + packed("i", 1) + listed + epoch
-    return body, [ListedOffset("t", 3, 0, -1, 50)]
+    return body, [ListedOffset("t", 3, 0, -1, 50, 9 if epoch else -1)]
 
 
 def metadata_answer(version):

@@ -7,7 +7,18 @@ from zope.interface import implementer
 
 from sampleapp.errors import BrokerUnavailable, UnknownPartition, UnknownTopic
 from sampleapp.interfaces import ISubscription
-from sampleapp.model import EARLIEST, ConsumerRecord, FromEnd, FromOffset, FromTime, GoneRecords, ReadResult
+from sampleapp.model import (
+    EARLIEST,
+    ConsumerRecord,
+    FromEnd,
+    FromOffset,
+    FromTime,
+    GoneRecords,
+    OffsetAndEpoch,
+    ReadResult,
+    epoch_of,
+    with_epoch,
+)
 
 __all__ = ["SimulatedTopic"]
 
@@ -21,8 +32,10 @@ class SimulatedTopic:
     Readings are answered, and records are delivered, a millisecond of the clock later.
     """
 
-    def __init__(self, clock, *, partitions=1, has_ids=True):
+    def __init__(self, clock, *, partitions=1, has_ids=True, has_epochs=False):
         self.clock = clock
+        self.epoch = 0 if has_epochs else -1
+        """The leader epoch of the next records."""
         self.has_ids = has_ids
         self.generation = 0
         self.history = []
@@ -66,6 +79,7 @@ class SimulatedTopic:
                 key=key,
                 value=value,
                 headers=headers,
+                leader_epoch=self.epoch,
             )
         )
         self._wake()
@@ -84,6 +98,7 @@ class SimulatedTopic:
         """Lose the last records, as an unclean election does. The topic stays the same."""
         self.history.append([list(log) for log in self.logs])
         del self.logs[partition][end:]
+        self.epoch += self.epoch >= 0
         self._wake()
 
     def hold_following(self, is_held):
@@ -150,14 +165,15 @@ class SimulatedTopic:
                 if start < begin:
                     gone.append(GoneRecords(partition, start, begin))
                     continue
-                if start > len(log):
-                    beyond[partition] = len(log)
+                end = self._end_of_epoch(log, epoch_of(start))
+                if start > end:
+                    beyond[partition] = end
                     continue
             else:
                 positions[partition] = self._resolved(partition, start)
             while positions[partition] < len(log) and limit > 0 and (max_bytes > 0 or not records):
                 record = log[positions[partition]]
-                positions[partition] += 1
+                positions[partition] = positions[partition] + 1 if record is None else record.next_offset
                 if record is not None:
                     records.append(record)
                     limit -= 1
@@ -171,6 +187,11 @@ class SimulatedTopic:
             beyond=beyond,
             partitions=len(self.logs),
         )
+
+    def _end_of_epoch(self, log, epoch):
+        later = (each for each in log if each is not None and each.leader_epoch > epoch >= 0)
+        first = next(later, None)
+        return len(log) if first is None else OffsetAndEpoch(first.offset, epoch)
 
     def _resolved(self, partition, start):
         log, begin = self.logs[partition], self.begins[partition]
@@ -233,6 +254,7 @@ class _Subscription:
             position = self.vector.get(partition)
             if position is None:
                 position = len(log) if partition < self.existed else begins[partition]
+                position = with_epoch(position, self.topic.epoch)
                 self.observer.begun_at(partition, position)
             elif position < begins[partition]:
                 position = begins[partition]

@@ -228,4 +228,4 @@ class TopicReplaced(PositionError):
 
 
 class PositionUnknown(PositionError):
-    """The position is beyond the end: it is another cluster's, or the broker has lost records."""
+    """The position is not in the log: it is another cluster's, or the broker has lost records."""

@@ -13,6 +13,7 @@ from twisted.logger import Logger
 
 from sampleapp.feeds.events import MAX_FREQUENT_ID, id_line, record_events
 from sampleapp.model import ConsumerRecord
+from sampleapp.records.positions import LONGEST_POSITION, without_epochs
 
 __all__ = ["Broadcast", "Selection", "Subscriber", "SubscriberGroup", "Subscribers"]
 
@@ -268,6 +269,8 @@ class Broadcast:
                 self.selection.topic_id.encode("ascii"),
                 b".".join(self._parts),
             )
+            if len(position) > LONGEST_POSITION:
+                position = self._position = without_epochs(position.decode("ascii")).encode("ascii")
         return position
 
     def knows(self, partition: int) -> bool:
@@ -276,7 +279,13 @@ class Broadcast:
 
     def move(self, partition: int, offset: int) -> None:
         """Set the position in a partition."""
-        self._set(partition, b"%d" % offset)
+        self._set(partition, b"%a" % offset)
+
+    def move_past(self, record: ConsumerRecord) -> None:
+        """Set the position in the partition of a record to that after it."""
+        # Not with `move`, since this is done for each record.
+        offset, epoch = record.offset + 1, record.leader_epoch
+        self._set(record.partition, b"%d" % offset if epoch < 0 else b"%de%d" % (offset, epoch))
 
     def group(self, key: bytes | None, headers: Headers = ()) -> SubscriberGroup:
         """Return the group for a key and headers, or for all records."""
@@ -335,7 +344,7 @@ class Broadcast:
 
 
 def _offset(offset: int | None) -> bytes:
-    return b"" if offset is None else b"%d" % offset
+    return b"" if offset is None else b"%a" % offset
 
 
 class Subscribers:
@@ -400,7 +409,7 @@ class Subscribers:
                 events = record_events(records)
             try:
                 for index, record in enumerate(records):
-                    broadcast.move(partition, record.offset + 1)
+                    broadcast.move_past(record)
                     of_key = by_key.get(record.key) if by_key and record.key is not None else None
                     if events is None or (everything is None and of_key is None and not of_headers[index]):
                         continue

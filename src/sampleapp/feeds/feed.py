@@ -270,7 +270,7 @@ class Feed:
             records = [record for record in records if record.offset >= position]
             if not records:
                 return
-        self._vector[partition] = records[-1].offset + 1
+        self._vector[partition] = records[-1].next_offset
         self._recent.add(records)
         self._subscribers.take(partition, records)
         self._waits.found(partition, records)
@@ -311,7 +311,7 @@ class Feed:
         for step in self._queue:
             if isinstance(step, tuple):
                 last = step[1][-1]
-                self._vector[last.partition] = max(last.offset + 1, self._vector.get(last.partition, 0))
+                self._vector[last.partition] = max(last.next_offset, self._vector.get(last.partition, 0))
             else:
                 step()
         self._queue.clear()

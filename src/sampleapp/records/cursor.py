@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from sampleapp.errors import Fault, InvalidParameters
-from sampleapp.model import EARLIEST, ReadRequest, ReadResult, ReadStart, Start
+from sampleapp.model import EARLIEST, ReadRequest, ReadResult, ReadStart, Start, epoch_of
 from sampleapp.records.position_errors import PositionExpired, PositionUnknown, TopicReplaced
 from sampleapp.records.positions import Position, PositionTooLong, format_position, position_after
 
@@ -88,7 +88,8 @@ class Cursor:
         if result.beyond:
             ends = sorted(result.beyond.items())
             where = ", ".join(
-                f"partition {partition} ends at {end}, and the position is {self.offsets.get(partition)}"
+                f"{_of_epoch(end)}partition {partition} ends at {int(end)}, and the position is "
+                f"{self.offsets.get(partition)!r}"
                 for partition, end in ends[:_MOST_NAMED]
             )
             more = f", and {len(ends) - _MOST_NAMED} more" if len(ends) > _MOST_NAMED else ""
@@ -173,3 +174,7 @@ class Cursor:
             raise InvalidParameters(
                 [Fault("/partition", f"A position in all partitions that this request reads {error}.")]
             ) from None
+
+
+def _of_epoch(end: int) -> str:
+    return f"leader epoch {epoch_of(end)} of " if epoch_of(end) >= 0 else ""

@@ -57,7 +57,7 @@ class TopicReplaced(PositionError):
 
 
 class PositionUnknown(PositionError):
-    """The position is beyond the end: that of another cluster, or of a log that was cut."""
+    """The log has not the position: that of another cluster, or of a log that was cut."""
 
     def __init__(self, topic: str, why: str) -> None:
         """
@@ -65,6 +65,6 @@ class PositionUnknown(PositionError):
         :param why: a sentence without its full stop.
         """
         super().__init__(
-            f"The position is beyond the end of the topic {topic}: {why}. It is that of another cluster, or "
+            f"The position is not in the log of the topic {topic}: {why}. It is that of another cluster, or "
             'the topic has lost records. Begin again, with "from=earliest" or "from=latest".'
         )

@@ -6,6 +6,9 @@ for partition 0, 1, 2, … the offset to read next, separated by ``.``::
 
     pVqT3f8WQb6~42.0..-.7
 
+An offset may have the leader epoch of the record before it, as in ``42e3``: a log that was cut before the
+offset, and has grown again, is noticed by it (KIP-320).
+
 Nothing between two dots is the first record there is, and ``-`` a partition that is not read. Partitions
 after the last one named are new, and read from their first record; so ``pVqT3f8WQb6~`` is everything.
 """
@@ -18,6 +21,8 @@ from typing import Final
 
 from msgspec import Struct
 
+from sampleapp.model import with_epoch
+
 __all__ = [
     "GREATEST_OFFSET",
     "LONGEST_POSITION",
@@ -27,6 +32,7 @@ __all__ = [
     "format_position",
     "parse_position",
     "position_after",
+    "without_epochs",
 ]
 
 LONGEST_POSITION: Final = 4096
@@ -34,11 +40,16 @@ LONGEST_POSITION: Final = 4096
 
 GREATEST_OFFSET: Final = 2**63 - 1
 
-_FORM: Final = re.compile(r"[A-Za-z0-9_-]{1,16}~(?:-|[0-9]{0,19})(?:\.(?:-|[0-9]{0,19}))*", re.ASCII)
+_GREATEST_EPOCH: Final = 2**31 - 1
+
+_EPOCH: Final = re.compile("e[0-9]+")
+_PART: Final = r"(?:-|[0-9]{1,19}(?:e[0-9]{1,10})?|)"
+_FORM: Final = re.compile(rf"[A-Za-z0-9_-]{{1,16}}~{_PART}(?:\.{_PART})*", re.ASCII)
 _SKIPPED: Final = "-"
 _RULE: Final = (
     "a position is 1 to 16 characters out of A-Z, a-z, 0-9, _ and -, then ~ and the offset to read next of "
-    'each partition, separated by dots, as in "pVqT3f8WQb6~42.0.7"'
+    'each partition, separated by dots, as in "pVqT3f8WQb6~42.0.7"; an offset may be followed by "e" and a '
+    "leader epoch"
 )
 
 
@@ -62,7 +73,7 @@ class Position(Struct, frozen=True):
     topic_id: str
     """1 to 16 characters; ``_`` if the broker has no ids of topics."""
     offsets: Mapping[int, int]
-    """The offset to read next, by partition. Must not be changed."""
+    """The offset to read next, by partition; each may be an `OffsetAndEpoch`. Must not be changed."""
     skipped: frozenset[int] = frozenset()
     """The partitions that are not read."""
 
@@ -84,17 +95,21 @@ def parse_position(text: str) -> Position:
         if text_of_offset == _SKIPPED:
             skipped.append(partition)
         elif text_of_offset:
-            offset = offsets[partition] = int(text_of_offset)
-            if offset > GREATEST_OFFSET:
+            offset, _, epoch = text_of_offset.partition("e")
+            if int(offset) > GREATEST_OFFSET or int(epoch or 0) > _GREATEST_EPOCH:
                 raise InvalidPosition(
-                    f"has an offset of partition {partition} that is over {GREATEST_OFFSET}"
+                    f"has an offset of partition {partition} that is over {GREATEST_OFFSET}, or a leader "
+                    f"epoch that is over {_GREATEST_EPOCH}"
                 )
+            offsets[partition] = with_epoch(int(offset), int(epoch or -1))
     return Position(topic_id, offsets, frozenset(skipped))
 
 
 def format_position(position: Position) -> str:
     """
     Return the shortest text of a position.
+
+    Epochs are left out if it would be too long with them.
 
     :raise PositionTooLong: it has more than `LONGEST_POSITION` characters.
     """
@@ -104,16 +119,24 @@ def format_position(position: Position) -> str:
     if count > LONGEST_POSITION:
         raise PositionTooLong
     if len(offsets) == count:
-        numbers = [str(offsets[partition]) for partition in range(count)]
+        numbers = [repr(offsets[partition]) for partition in range(count)]
     else:
         numbers = [
-            str(offsets[partition]) if partition in offsets else _SKIPPED if partition in skipped else ""
+            repr(offsets[partition]) if partition in offsets else _SKIPPED if partition in skipped else ""
             for partition in range(count)
         ]
     text = f"{position.topic_id}~{'.'.join(numbers)}"
     if len(text) > LONGEST_POSITION:
+        text = without_epochs(text)
+    if len(text) > LONGEST_POSITION:
         raise PositionTooLong
     return text
+
+
+def without_epochs(text: str) -> str:
+    """Leave the epochs out of the text of a position."""
+    topic_id, tilde, numbers = text.partition("~")
+    return topic_id + tilde + _EPOCH.sub("", numbers)
 
 
 def position_after(

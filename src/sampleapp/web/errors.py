@@ -537,7 +537,7 @@ ROWS: Final[dict[type[SampleAppError], Row]] = {
     errors.OutcomeUnknown: Row(_S.GATEWAY_TIMEOUT, "outcome-unknown", "Outcome unknown"),
     position_errors.PositionExpired: Row(_S.GONE, "position-expired", "Records are gone"),
     position_errors.TopicReplaced: Row(_S.GONE, "topic-replaced", "Topic was replaced"),
-    position_errors.PositionUnknown: Row(_S.GONE, "position-unknown", "Position beyond the end"),
+    position_errors.PositionUnknown: Row(_S.GONE, "position-unknown", "Position not in the log"),
     errors.PartlyPublished: Row(_S.GATEWAY_TIMEOUT, "partly-published", "Partly published"),
     errors.PartlyRejected: Row(_S.UNPROCESSABLE_ENTITY, "partly-published", "Partly published"),
     errors.PublishTimedOut: Row(_S.GATEWAY_TIMEOUT, "publish-timed-out", "Broker did not answer in time"),

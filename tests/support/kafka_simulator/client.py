@@ -321,7 +321,7 @@ class SimulatedClient:
                     answer.append(ListedOffset(topic, number, log, -1, -1))
                 else:
                     offset = log.listed(which, read_committed=request.read_committed)
-                    answer.append(ListedOffset(topic, number, 0, -1, offset))
+                    answer.append(ListedOffset(topic, number, 0, -1, offset, log.epoch))
         return answer
 
     def _fetch(self, node_id, request, answer_by_s):
@@ -333,8 +333,8 @@ class SimulatedClient:
             for topic, partitions in request.topics
             for number, offset in partitions
         ]
-        answer = self._fetch_all(node_id, request, wanted)
-        said = any(each.error or each.records for each in answer)
+        answer = self._fetch_all(node_id, request, wanted, request.leader_epochs)
+        said = any(map(_is_news, answer))
         late = not self.cluster.waits or self.cluster.clock.seconds() >= answer_by_s
         return answer if said or late else None
 
@@ -352,19 +352,22 @@ class SimulatedClient:
         if isinstance(session, int):
             return SessionFetched(session, 0, [])
         answer = self._fetch_all(
-            node_id, request, [(*key, offset) for key, offset in session.offsets.items()]
+            node_id,
+            request,
+            [(*key, offset) for key, offset in session.offsets.items()],
+            session.leader_epochs,
         )
-        said = any(each.error or each.records for each in answer)
+        said = any(map(_is_news, answer))
         late = not cluster.waits or cluster.clock.seconds() >= answer_by_s
         return SessionFetched(0, session.id, session.news(answer)) if said or late else None
 
-    def _fetch_all(self, node_id, request, wanted):
+    def _fetch_all(self, node_id, request, wanted, leader_epochs):
         answer, room, empty = [], request.max_bytes, True
         for topic, topic_id, number, offset in wanted:
             if topic in self.cluster.unreadable:
                 answer.append(Fetched(topic, number, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
                 continue
-            log = self._log(node_id, topic, number, topic_id, epochs=request.leader_epochs)
+            log = self._log(node_id, topic, number, topic_id, epochs=leader_epochs)
             if isinstance(log, int):
                 answer.append(Fetched(topic, number, log))
                 continue
@@ -376,6 +379,10 @@ class SimulatedClient:
             room = max(0, room - len(answer[-1].records))
             empty = empty and not answer[-1].records
         return answer
+
+
+def _is_news(fetched):
+    return bool(fetched.error or fetched.records or fetched.diverging is not None)
 
 
 def _fire(answer, result):

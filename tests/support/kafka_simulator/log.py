@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from struct import pack_into, unpack_from
+from struct import pack, pack_into, unpack_from
 
 from aiokafka.record.util import calc_crc32c
 
 from sampleapp.brokers.kafka.batches import Codec, encode_batch, read_batches
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.protocol import EARLIEST, LATEST, AbortedTransaction, Fetched
+from sampleapp.model import OffsetAndEpoch, epoch_of
 from tests.support.brokers import record
 
 __all__ = ["TOPIC", "Log", "batch", "values", "values_of"]
@@ -96,6 +97,10 @@ class Log:
         """Whether it is kept in a format that has no room for producer ids."""
         self.rejects_unknown_ids = False
         """As before Kafka 2.5: the first batch of a producer id must have the sequence number 0 (KIP-360)."""
+        self.has_epochs = True
+        """False for a log that keeps no epochs, as with ``message.format.version`` 0.10."""
+        self._leader_epochs = {}
+        """The first offset of each leader epoch that has records."""
         self._epochs = {}
         """The newest epoch of each producer id."""
         self._remembered = {}
@@ -211,7 +216,27 @@ class Log:
     def readable_to(self):
         return self.end if self.stable is None else self.stable
 
+    def cut(self, offset):
+        """Have a replica elected that has no records from an offset on: an unclean election."""
+        self.end, self.epoch = offset, self.epoch + 1
+        self.batches = [each for each in self.batches if each[1] < offset]
+        self.shown = {o: value for o, value in self.shown.items() if o < offset}
+        self._leader_epochs = {epoch: first for epoch, first in self._leader_epochs.items() if first < offset}
+
+    def lose_epoch(self, epoch):
+        """Have no record of a leader epoch any more, as in a new replica of a compacted log."""
+        del self._leader_epochs[epoch]
+
+    def diverging(self, offset):
+        """The end of the leader epoch of a position, if the log has not the record before it; or ``None``."""
+        wanted, firsts = epoch_of(offset), {self.epoch: self.end, **self._leader_epochs}
+        epoch = max((each for each in firsts if each <= wanted), default=wanted)
+        end = min((first for each, first in firsts.items() if each > wanted), default=self.end)
+        return OffsetAndEpoch(end, epoch) if wanted >= 0 and (end < offset or epoch < wanted) else None
+
     def _add(self, data, count):
+        data = data[:12] + pack(">i", self.epoch) + data[16:]
+        self._leader_epochs.setdefault(self.epoch, self.end)
         self.batches.append((self.end, self.end + count - 1, data))
         self.end += count
 
@@ -219,8 +244,14 @@ class Log:
         """What a Fetch from an offset brings, within so many bytes."""
         if self.errors:
             return Fetched(TOPIC, number, self.errors.pop(0))
-        if not self.start <= offset <= self.end:
+        if offset < self.start or epoch_of(offset) > (self.epoch if self.has_epochs else -1):
             return Fetched(TOPIC, number, ErrorCode.OFFSET_OUT_OF_RANGE)
+        diverging = self.diverging(offset)
+        if diverging is None and offset > self.end:
+            return Fetched(TOPIC, number, ErrorCode.OFFSET_OUT_OF_RANGE)
+        if diverging is not None:
+            ends = self.end, self.readable_to(), self.start
+            return Fetched(TOPIC, number, 0, *ends, diverging=diverging)
         data = b""
         for _, last, each in self.batches:
             if offset <= last < (self.readable_to() if read_committed else self.end):

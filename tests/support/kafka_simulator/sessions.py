@@ -49,11 +49,14 @@ class Session:
         self.uses_ids = True
         self.offsets = {}
         """By topic, its id and the number of the partition."""
+        self.leader_epochs = {}
+        """Those that the requests have named, by topic and number."""
         self._told = {}
 
     def apply(self, request):
         self.next_epoch += 1
         self.uses_ids = request.uses_ids
+        self.leader_epochs |= request.leader_epochs
         for topic, partitions in request.topics:
             topic_id = request.topic_ids.get(topic) if request.uses_ids else None
             for number, offset in partitions:
@@ -70,7 +73,7 @@ class Session:
         found = []
         for key, each in zip(list(self.offsets), answer, strict=True):
             state = each.high_watermark, each.last_stable_offset, each.log_start_offset
-            if each.error or each.records or self._told.get(key) != state:
+            if each.error or each.records or each.diverging is not None or self._told.get(key) != state:
                 found.append(each)
             self._told[key] = None if each.error else state
             if each.records and self.id:

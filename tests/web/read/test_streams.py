@@ -552,6 +552,62 @@ def test_a_position_beyond_the_end_begins_again(service, topic):
     assert client.values == ["a"]
 
 
+@pytest.fixture
+def cut_log():
+    """A service whose topic has lost the last two of three records, and has three others instead."""
+    service = StreamService(has_epochs=True)
+    topic = service.topic
+    for number in range(3):
+        topic.publish(0, b"%d" % number)
+
+    def cut():
+        topic.cut(0, 1)
+        for number in range(3):
+            topic.publish(0, b"new %d" % number)
+
+    service.cut_log = cut
+    return service
+
+
+VALUES_AFTER_CUT = ["0", "new 0", "new 1", "new 2"]
+UNKNOWN = [("reset", {"reason": "position-unknown"})]
+
+
+def test_an_open_stream_is_told_of_a_log_that_was_cut_and_has_grown_again(cut_log):
+    clients = [cut_log.client(query) for query in ("from=earliest", "from=-1", "from=earliest&partition=0")]
+    cut_log.run(1)
+    assert {client.read().reader.last_event_id for client in clients} == {"id0~3e0"}
+    cut_log.cut_log()
+    cut_log.run(1)
+    for client in clients:
+        client.read()
+        assert client.told == UNKNOWN
+        assert client.values[-4:] == VALUES_AFTER_CUT
+        assert client.reader.last_event_id == "id0~4e1"
+
+
+def test_one_that_comes_back_is_told_also_if_others_read_from_the_same_offset(cut_log):
+    cut_log.cut_log()
+    clients = []
+    # The one without an epoch cannot be told.
+    for position in ("id0~3", "id0~3e1", "id0~3e0", "id0~3e1", "id0~3e0"):
+        clients.append(Client(cut_log))
+        clients[-1].connect(last_event_id=position)
+    cut_log.run(1)
+    expected = [["new 2"], ["new 2"], VALUES_AFTER_CUT, ["new 2"], VALUES_AFTER_CUT]
+    for client, values in zip(clients, expected, strict=True):
+        assert client.read().values == values
+        assert client.told == (UNKNOWN if values is VALUES_AFTER_CUT else [])
+        assert client.reader.last_event_id == "id0~4e1"
+
+
+def test_a_position_in_the_url_of_a_log_that_was_cut_is_rejected(cut_log):
+    cut_log.cut_log()
+    rejection = cut_log.open("from=id0~3e0").value
+    assert isinstance(rejection, PositionUnknown)
+    assert "leader epoch 0 of partition 0 ends at 1, and the position is 3e0." in str(rejection)
+
+
 @pytest.mark.parametrize(
     ("position", "error"),
     [

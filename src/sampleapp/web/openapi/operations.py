@@ -458,8 +458,8 @@ _RECORD_EVENTS: Final = Content(
     {"type": "string", "description": "Server-sent events; the data of each is a record."},
     "A stream of records",
     "retry: 2417\n\n"
-    "id: pVqT3f8WQb6~42\n\n"
-    "id: pVqT3f8WQb6~43\n"
+    "id: pVqT3f8WQb6~42e3\n\n"
+    "id: pVqT3f8WQb6~43e3\n"
     'data: {"topic":"readings","partition":0,"offset":42,"timestamp":1700000000000,"key":"kitchen",'
     '"content":"21.5","headers":{}}\n\n',
 )
@@ -474,10 +474,10 @@ READ_RECORDS: Final = Description(
         "answer the next request. Only committed records are read. The records of each partition are in the "
         "order of their offsets.\n\n"
         "A stream ends after about ten minutes, and when the service stops: come back with `Last-Event-ID`. "
-        "If records are gone then, the event `gap` says which; if the topic was made again, or ends before "
-        "the position, the event is `reset`. If too many streams are open, the topic does not exist yet, or "
-        "the broker cannot be reached, a browser gets 200 and the event `unavailable`, whose data is the "
-        "problem document: after another status, `EventSource` would not come back.\n\n"
+        "If records are gone then, the event `gap` says which; if the topic was made again, or its log was "
+        "cut before the position, the event is `reset`. If too many streams are open, the topic does not "
+        "exist yet, or the broker cannot be reached, a browser gets 200 and the event `unavailable`, whose "
+        "data is the problem document: after another status, `EventSource` would not come back.\n\n"
         "A record without a key has no `key`; `content` is null in a tombstone. A key or a content that is "
         "not UTF-8 is `key_base64` or `content_base64`. `headers` has the headers that come once and are "
         "UTF-8; the others are beside it in `headers_base64`, a list of `[name, base64 or null]`."

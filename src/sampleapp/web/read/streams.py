@@ -28,7 +28,7 @@ from sampleapp.concurrency.time_slices import TimeSlices
 from sampleapp.errors import Fault, InvalidParameters, SampleAppError
 from sampleapp.feeds import Broadcast, Feed, Feeds, Joining, Selection, SubscriberGroup
 from sampleapp.feeds.events import id_line, record_events
-from sampleapp.model import EARLIEST, ConsumerRecord, GoneRecords, ReadResult, Start
+from sampleapp.model import EARLIEST, ConsumerRecord, GoneRecords, ReadResult, Start, epoch_of
 from sampleapp.records.cursor import Cursor
 from sampleapp.records.event_stream import encode_event, encode_id
 from sampleapp.records.position_errors import TopicReplaced
@@ -446,7 +446,8 @@ class RecordStream(EventStream):
         self.write(page, page.count)
 
     def _name_of_page(self, cursor: Cursor) -> Hashable:
-        offsets = tuple(sorted(cursor.offsets.items()))
+        # With their epochs: of two logs, one may have been cut before an offset.
+        offsets = tuple((each, at, epoch_of(at)) for each, at in sorted(cursor.offsets.items()))
         return (
             self._topic,
             cursor.topic_id,
@@ -545,7 +546,7 @@ def _events(broadcast: Broadcast, records: Iterable[ConsumerRecord], position: b
     parts: list[bytes] = []
     if broadcast.has_frequent_ids:
         for record, event in zip(records, events, strict=True):
-            broadcast.move(record.partition, record.offset + 1)
+            broadcast.move_past(record)
             parts += id_line(broadcast.position), event
         parts[-2] = id_line(position)
     else:

@@ -11,7 +11,7 @@ from sampleapp.brokers.kafka.consumer.partition import Event, FollowedPartition,
 from sampleapp.model import FromEnd, FromOffset, FromTime
 
 SINCE_MS = 1_700_000_000_000
-EXTENT = Extent(error=0, earliest=3, latest=9, stable=9, since=7)
+EXTENT = Extent(error=0, leader_epoch=-1, earliest=3, latest=9, stable=9, since=7)
 
 
 @pytest.mark.parametrize(
@@ -23,10 +23,10 @@ EXTENT = Extent(error=0, earliest=3, latest=9, stable=9, since=7)
         (FromEnd(0), EXTENT, 9),
         (FromEnd(2), EXTENT, 7),
         (FromEnd(99), EXTENT, 3),
-        (FromEnd(0), Extent(error=0, earliest=3, latest=9, stable=6), 6),
-        (FromEnd(2), Extent(error=0, earliest=3, latest=9, stable=6), 4),
+        (FromEnd(0), Extent(error=0, leader_epoch=-1, earliest=3, latest=9, stable=6), 6),
+        (FromEnd(2), Extent(error=0, leader_epoch=-1, earliest=3, latest=9, stable=6), 4),
         (FromTime(SINCE_MS), EXTENT, 7),
-        (FromTime(SINCE_MS), Extent(error=0, earliest=3, latest=9, stable=9), 9),
+        (FromTime(SINCE_MS), Extent(error=0, leader_epoch=-1, earliest=3, latest=9, stable=9), 9),
     ],
 )
 def test_reading_begins_where_it_was_asked_to_as_far_as_the_partition_has_it(start, extent, expected):

@@ -36,6 +36,7 @@ from sampleapp.brokers.kafka.protocol import (
     SaslMechanisms,
     TopicMetadata,
 )
+from sampleapp.model import OffsetAndEpoch
 from tests.support import strategies
 from tests.support.kafka_protocol import (
     API_VERSIONS,
@@ -61,6 +62,8 @@ from tests.support.kafka_protocol import (
     timestamps_ms,
     topic_ids,
 )
+
+epochs = st.integers(0, 2**31 - 1)
 
 
 class TestAnswersAgainstKafkasSchemas:
@@ -134,6 +137,9 @@ class TestAnswersAgainstKafkasSchemas:
     @each_version(FetchRequest)
     def test_fetch(self, oracle, version):
         kio = oracle("fetch", version)
+        ends = getattr(
+            importlib.import_module(f"kio.schema.fetch.v{version}.response"), "EpochEndOffset", None
+        )
         fetched = st.builds(
             Fetched,
             topic=strategies.topics,
@@ -144,6 +150,7 @@ class TestAnswersAgainstKafkasSchemas:
             log_start_offset=offsets if version >= 5 else st.just(-1),
             aborted=st.lists(st.builds(AbortedTransaction, offsets, offsets), max_size=3).map(tuple),
             records=st.binary(),
+            diverging=st.none() | st.builds(OffsetAndEpoch, offsets, epochs) if version >= 12 else st.none(),
         )
 
         @settings(max_examples=40)
@@ -159,7 +166,14 @@ class TestAnswersAgainstKafkasSchemas:
                     kio.AbortedTransaction(producer_id=each.producer_id, first_offset=each.first_offset)
                     for each in part.aborted
                 )
+                end = part.diverging
+                diverging = (
+                    {}
+                    if end is None
+                    else {"diverging_epoch": ends(epoch=end.leader_epoch, end_offset=int(end))}
+                )
                 return kio.PartitionData(
+                    **diverging,
                     partition_index=part.partition,
                     error_code=kio.error(part.error),
                     high_watermark=part.high_watermark,
@@ -183,7 +197,8 @@ class TestAnswersAgainstKafkasSchemas:
                 ),
             )
             request = msgspec.structs.replace(FETCH, topic_ids=known)
-            assert request.decode(version, kio.dump_answer(response)) == answer
+            found = request.decode(version, kio.dump_answer(response))
+            assert list(map(repr, found)) == list(map(repr, answer))
 
         same_fields()
 
@@ -197,6 +212,7 @@ class TestAnswersAgainstKafkasSchemas:
             error=errors,
             timestamp_ms=offsets,
             offset=offsets,
+            leader_epoch=epochs if version >= 4 else st.just(-1),
         )
 
         def entity(part):
@@ -205,7 +221,7 @@ class TestAnswersAgainstKafkasSchemas:
                 error_code=kio.error(part.error),
                 timestamp=part.timestamp_ms,
                 offset=part.offset,
-                leader_epoch=3,
+                leader_epoch=part.leader_epoch,
             )
 
         @settings(max_examples=40)

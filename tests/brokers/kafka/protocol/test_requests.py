@@ -21,6 +21,7 @@ from sampleapp.brokers.kafka.protocol import (
     SessionFetchRequest,
     request_frame,
 )
+from sampleapp.model import epoch_of, with_epoch
 from tests.support import strategies
 from tests.support.kafka_protocol import (
     API_VERSIONS,
@@ -34,6 +35,8 @@ from tests.support.kafka_protocol import (
     partitions,
     topic_ids,
 )
+
+positions = st.builds(with_epoch, offsets, st.integers(-1, 2**31 - 1))
 
 
 class TestRequestsAgainstKafkasSchemas:
@@ -69,7 +72,7 @@ class TestRequestsAgainstKafkasSchemas:
 
         @settings(max_examples=40)
         @given(
-            by_topic(st.tuples(partitions, offsets)),
+            by_topic(st.tuples(partitions, positions)),
             durations_ms,
             st.tuples(int32s, int32s, int32s),
             st.booleans(),
@@ -95,7 +98,8 @@ class TestRequestsAgainstKafkasSchemas:
                             kio.FetchPartition(
                                 partition=partition,
                                 current_leader_epoch=epochs.get((topic, partition), -1),
-                                fetch_offset=offset,
+                                fetch_offset=int(offset),
+                                last_fetched_epoch=epoch_of(offset),
                                 log_start_offset=-1,
                                 partition_max_bytes=partition_max_bytes,
                             )
@@ -127,7 +131,7 @@ class TestRequestsAgainstKafkasSchemas:
 
         @settings(max_examples=40)
         @given(
-            by_topic(st.tuples(partitions, offsets)),
+            by_topic(st.tuples(partitions, positions)),
             by_topic(partitions),
             st.tuples(int32s, int32s),
             st.data(),
@@ -151,7 +155,8 @@ class TestRequestsAgainstKafkasSchemas:
                             kio.FetchPartition(
                                 partition=partition,
                                 current_leader_epoch=-1,
-                                fetch_offset=offset,
+                                fetch_offset=int(offset),
+                                last_fetched_epoch=epoch_of(offset),
                                 log_start_offset=-1,
                                 partition_max_bytes=7,
                             )

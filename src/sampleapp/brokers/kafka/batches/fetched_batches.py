@@ -16,7 +16,16 @@ from sampleapp.brokers.kafka.batches.compression import (
     codec_in,
     decompress,
 )
-from sampleapp.brokers.kafka.batches.layout import ATTRIBUTES_AT, FORMAT, FORMAT_AT, HEADER, OFFSET, split
+from sampleapp.brokers.kafka.batches.layout import (
+    ATTRIBUTES_AT,
+    FORMAT,
+    FORMAT_AT,
+    HEADER,
+    LEADER_EPOCH,
+    LEADER_EPOCH_AT,
+    OFFSET,
+    split,
+)
 from sampleapp.brokers.kafka.batches.old_formats import OLD_FORMATS, read_message
 from sampleapp.brokers.kafka.batches.record_decoding import (
     RecordsError,
@@ -25,7 +34,7 @@ from sampleapp.brokers.kafka.batches.record_decoding import (
     read_records_gradually,
 )
 from sampleapp.brokers.kafka.protocol import AbortedTransaction
-from sampleapp.model import ConsumerRecord
+from sampleapp.model import ConsumerRecord, with_epoch
 
 __all__ = [
     "DEFAULT_MAX_BATCH_BYTES",
@@ -142,7 +151,7 @@ def read_gradually(
         offset = OFFSET.unpack_from(batch)[0] if len(batch) >= OFFSET.size else position
         try:
             last_offset, records = _open(batch, where, transactions, max_batch_bytes, gradually=True)
-            position = max(position, last_offset + 1)
+            position = _position_after(batch, last_offset, position)
             for record in records or ():
                 if record is not None and record.offset > last_offset:
                     raise RecordsError(f"it has records after its last offset, {last_offset}")  # noqa: TRY301 -- as in `_located`
@@ -179,10 +188,18 @@ def _read(data: bytes, where: Where, transactions: _Transactions, max_bytes: int
         last_offset, records = _open(data, where, transactions, max_bytes)
     except (CompressionError, RecordsError, UnsupportedCodec) as error:
         raise _unreadable(error, where, offset) from error
-    next_offset = max(where.position, last_offset + 1)
+    next_offset = _position_after(data, last_offset, where.position)
     if records is None:
         return FetchedPage((), next_offset, too_large=True)
     return FetchedPage(_located(records, where, offset, last_offset), next_offset)
+
+
+def _position_after(data: bytes, last_offset: int, position: int) -> int:
+    """Return the position after a batch, with its leader epoch, unless the batch is before the position."""
+    if last_offset < position:
+        return position
+    epoch = LEADER_EPOCH.unpack_from(data, LEADER_EPOCH_AT)[0] if data[FORMAT_AT] == FORMAT else -1
+    return with_epoch(last_offset + 1, epoch)
 
 
 @overload

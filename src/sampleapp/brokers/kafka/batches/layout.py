@@ -16,6 +16,8 @@ __all__ = [
     "FORMAT",
     "FORMAT_AT",
     "HEADER",
+    "LEADER_EPOCH",
+    "LEADER_EPOCH_AT",
     "LENGTH",
     "LENGTH_AT",
     "LENGTH_COUNTS_FROM",
@@ -36,6 +38,8 @@ LOG_APPEND_TIME: Final = 0x08
 
 FORMAT: Final = 2
 """The format that this service writes (KIP-98); the constants below are of this format."""
+LEADER_EPOCH: Final = Struct(">i")
+LEADER_EPOCH_AT: Final = LENGTH_COUNTS_FROM
 CRC_AT: Final = 17
 CRC: Final = Struct(">I")
 ATTRIBUTES_AT: Final = 21

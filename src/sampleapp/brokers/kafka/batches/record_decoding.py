@@ -138,6 +138,7 @@ def _read(
                 key=record.key,
                 value=record.value,
                 headers=_headers(record.headers) if record.headers else (),
+                leader_epoch=epoch,
             )
             count += 1
     except (CorruptRecordException, ValueError, OverflowError, IndexError, MemoryError):
@@ -235,7 +236,7 @@ def _record_at(
     :return: the record, ``None`` if it is before the position that is wanted; and the position after it.
     :raise IndexError: it is cut short.
     """
-    base, *_, attributes, _, base_timestamp, max_timestamp, _, _, _, _ = header
+    base, _, epoch, _, _, attributes, _, base_timestamp, max_timestamp, _, _, _, _ = header
     length, at = _varint(body, at)
     end = at + length
     _, at = _varint(body, at)  # attributes: none is in use
@@ -266,6 +267,7 @@ def _record_at(
         key=key,
         value=value,
         headers=tuple(headers),
+        leader_epoch=epoch,
     )
     return record, end
 

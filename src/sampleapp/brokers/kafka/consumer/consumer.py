@@ -63,11 +63,18 @@ class Consumer:
         return gatherResults(ends).addCallback(lambda _: None)
 
     def assign(self, partition: FollowedPartition) -> None:
-        """Have the leader of a partition read, and no other broker; to be followed by `wake`."""
+        """
+        Have the leader of a partition read, and no other broker; to be followed by `wake`.
+
+        With a new leader epoch, its own position is sent again before it may share that of other
+        subscriptions: only then the log may have been cut (KIP-320).
+        """
         fetcher = None if partition.leader is None else self._fetcher(partition.leader)
-        if partition.holder is not fetcher:
+        epoch = self._clients[0].leader_epoch_of(partition.follower.topic, partition.number)
+        if partition.holder is not fetcher or partition.leader_epoch != epoch:
             if partition.holder is not None:
                 partition.holder.release(partition)
+            partition.leader_epoch = epoch
             if fetcher is not None:
                 fetcher.add(partition)
 

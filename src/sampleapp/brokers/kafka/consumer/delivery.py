@@ -155,13 +155,13 @@ class Delivery:
                 if not await self._may_go_on(partition):
                     return
                 # Before the call, since the observer may stop the following at any record.
-                partition.position = record.offset + 1
+                partition.position = record.next_offset
                 self._slice_records += 1
                 self._told_something = True
                 deliver(self._observer, record)
         else:
             for records in _batches(page.records):
-                partition.position = records[-1].offset + 1
+                partition.position = records[-1].next_offset
                 self._slice_records += len(records)
                 self._told_something = True
                 deliver_batch(self._batch_observer, records)

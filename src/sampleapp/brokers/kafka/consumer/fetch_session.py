@@ -10,6 +10,7 @@ from uuid import UUID
 from msgspec import Struct
 
 from sampleapp.brokers.kafka.error_code import ErrorCode
+from sampleapp.model import epoch_of
 
 __all__ = ["FetchSession", "SessionKey", "SessionRequest"]
 
@@ -30,6 +31,7 @@ class SessionRequest(Struct, frozen=True):
     session_id: int
     session_epoch: int
     topics: Sequence[tuple[str, Sequence[tuple[int, int]]]]
+    leader_epochs: Mapping[tuple[str, int], int]
     topic_ids: Mapping[str, UUID]
     uses_ids: bool
     forgotten: Sequence[tuple[str, UUID | None, Sequence[int]]]
@@ -48,7 +50,7 @@ class FetchSession:
     """
 
     def __init__(self) -> None:
-        self._offsets: dict[SessionKey, int] = {}
+        self._entries: dict[SessionKey, tuple[int, int, int]] = {}
         self._changed: set[SessionKey] = set()
         self._forgotten: set[SessionKey] = set()
         self._id = self._epoch = 0
@@ -58,13 +60,18 @@ class FetchSession:
         self._topic_ids: dict[str, UUID] = {}
         self._uses_ids = True
 
-    def put(self, key: SessionKey, offset: int) -> None:
-        """Fetch a partition from this offset on."""
-        if key not in self._offsets:
+    def put(self, key: SessionKey, offset: int, *, leader_epoch: int = -1) -> None:
+        """
+        Fetch a partition from this offset on.
+
+        :param leader_epoch: the epoch of the leader; -1 if it is not known.
+        """
+        if key not in self._entries:
             self._count(key, 1)
-        if self._offsets.get(key) != offset:
+        entry = offset, epoch_of(offset), leader_epoch
+        if self._entries.get(key) != entry:
             self._changed.add(key)
-        self._offsets[key] = offset
+        self._entries[key] = entry
         # A broker removes the forgotten partitions after it has added the others.
         if key in self._forgotten:
             self._forgotten.remove(key)
@@ -72,7 +79,7 @@ class FetchSession:
 
     def remove(self, key: SessionKey) -> None:
         """Fetch a partition no longer."""
-        del self._offsets[key]
+        del self._entries[key]
         self._count(key, -1)
         self._changed.discard(key)
         self._forgotten.add(key)
@@ -88,8 +95,10 @@ class FetchSession:
                 self._uses_ids, self._epoch = uses_ids, 0
         is_full = self._epoch == 0
         topics: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
-        for key in self._offsets if is_full else self._changed:
-            topics[key.topic].append((key.partition, self._offsets[key]))
+        leader_epochs: dict[tuple[str, int], int] = {}
+        for key in self._entries if is_full else self._changed:
+            offset, _, leader_epochs[key.topic, key.partition] = self._entries[key]
+            topics[key.topic].append((key.partition, offset))
         forgotten: defaultdict[tuple[str, UUID | None], list[int]] = defaultdict(list)
         for key in () if is_full else self._forgotten:
             # In a session without ids, a topic that is created again is the same one.
@@ -101,6 +110,7 @@ class FetchSession:
             self._id,
             self._epoch,
             list(topics.items()),
+            leader_epochs,
             self._topic_ids,
             self._uses_ids,
             [(topic, topic_id, numbers) for (topic, topic_id), numbers in forgotten.items()],

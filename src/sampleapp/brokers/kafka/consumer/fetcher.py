@@ -38,7 +38,7 @@ from sampleapp.brokers.kafka.protocol import (
     SessionFetchRequest,
 )
 from sampleapp.concurrency.pause import Pause
-from sampleapp.model import FromTime
+from sampleapp.model import FromTime, OffsetAndEpoch, epoch_of, with_epoch
 
 __all__ = ["Fetcher"]
 
@@ -146,6 +146,8 @@ class _Loop:
 
         More than one of a name are of several subscriptions.
         """
+        self._asked: dict[Name, int] = {}
+        """The offsets in the request, with their epochs."""
         self._changed: set[Follower] = set()
         self._idle = Pause(clock)
         self._pace = Pause(clock)
@@ -223,9 +225,9 @@ class _Loop:
             if self._clock.seconds() - began_s >= SLICE_S:
                 await self._pace.sleep(0)
                 began_s = self._clock.seconds()
-            some = list(self._named.get((fetched.topic, fetched.partition), ()))
-            asked_from = min((each.position or 0 for each in some), default=0)
-            for partition in some:
+            name = fetched.topic, fetched.partition
+            asked_from = self._asked.get(name, 0)
+            for partition in list(self._named.get(name, ())):
                 # Delivering to one may have ended the others.
                 if partition.state is not State.FETCHING:
                     continue
@@ -255,6 +257,8 @@ class _Loop:
             self._rejected(partition, fetched.error)
             if fetched.error in (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID):
                 partition.discard_unread_position()
+        elif fetched.diverging is not None:
+            self._diverged(partition, fetched.diverging, asked_from)
         elif fetched.records:
             self.forget(partition)
             partition.begin_delivery(self._rounds)
@@ -263,6 +267,19 @@ class _Loop:
             partition.clear_failure()
             partition.note_nothing(is_alone=is_alone, now_s=self._clock.seconds())
             self._nothing(partition, is_alone=is_alone)
+
+    def _diverged(self, partition: FollowedPartition, end: OffsetAndEpoch, asked_from: int) -> None:
+        position = partition.position or 0
+        # Otherwise, the response is for the position of another subscription.
+        is_its_own = (position, epoch_of(position)) == (asked_from, epoch_of(asked_from))
+        if is_its_own and partition.note_diverging(end):
+            _reset(
+                partition,
+                f"Partition {partition.number} was cut at offset {end}, before the position {position!r}, by "
+                "an unclean leader election, or by the loss of a disk or its replacement by an older copy",
+            )
+        else:
+            self._put_back(partition, Event.RELEASED)
 
     def _nothing(self, partition: FollowedPartition, *, is_alone: bool) -> None:
         """Handle a response without records."""
@@ -370,7 +387,8 @@ class _Waiting(_Loop):
         super()._take(partition)
         name = _name(partition)
         key = self._keys.setdefault(name, SessionKey(name[0], partition.follower.topic_id, name[1]))
-        self._session.put(key, min(each.position or 0 for each in self._named[name]))
+        self._asked[name] = min(each.position or 0 for each in self._named[name])
+        self._session.put(key, self._asked[name], leader_epoch=partition.leader_epoch)
 
     def _idle_s(self) -> float | None:
         return None
@@ -427,11 +445,13 @@ class _Waiting(_Loop):
             # In a session, a broker does not say that there is nothing.
             return False
         name = _name(partition)
+        others = self._named.get(name)
         if partition.state is State.READY:
             # One that is behind others of its name is read by itself until it has come to the end.
-            return partition.retry_at_s <= now_s and name not in self._named
+            return partition.retry_at_s <= now_s and others is None
         is_of_another_topic = name in self._keys and self._keys[name].topic_id != partition.follower.topic_id
-        return partition.state is State.WAITING and not is_of_another_topic
+        is_of_another_epoch = others is not None and others[0].leader_epoch != partition.leader_epoch
+        return partition.state is State.WAITING and not is_of_another_topic and not is_of_another_epoch
 
 
 class _NotWaiting(_Loop):
@@ -449,9 +469,10 @@ class _NotWaiting(_Loop):
         )
         lost = [each for each in due if each.state is State.LOST]
         for partition in lost or due:
-            others = self._named.get(_name(partition))
-            if others is None or (not lost and others[0].position == partition.position):
+            name = _name(partition)
+            if name not in self._named or (not lost and _asks_the_same(partition, self._named[name][0])):
                 self._take(partition)
+                self._asked[name] = partition.position or 0
         if lost:
             await self._locate(self._all_named())
         elif due:
@@ -464,8 +485,10 @@ class _NotWaiting(_Loop):
 
     async def _fetch(self, partitions: Collection[FollowedPartition]) -> None:
         topics: defaultdict[str, dict[int, int]] = defaultdict(dict)
+        leader_epochs: dict[Name, int] = {}
         for each in partitions:
             topics[each.follower.topic][each.number] = each.position or 0
+            leader_epochs[_name(each)] = each.leader_epoch
         request = FetchRequest(
             topics=[(topic, list(offsets.items())) for topic, offsets in topics.items()],
             topic_ids={
@@ -473,6 +496,7 @@ class _NotWaiting(_Loop):
                 for each in partitions
                 if each.follower.topic_id is not None
             },
+            leader_epochs=leader_epochs,
             **self._limits(
                 max_wait_ms=_TIERED_WAIT_MS if all(each.has_nothing() for each in partitions) else 0
             ),
@@ -521,12 +545,13 @@ class _NotWaiting(_Loop):
             self._changed.add(follower)
             found = partition.locate(extent, now_s=now_s, start=follower.start_in(partition.number))
             if found is Found.REPLACED:
-                follower.reset(
-                    f"Partition {partition.number} ends at offset {extent.latest}, before the position "
-                    f"{position}: its log was replaced, because the topic was deleted and created again, or "
-                    "by an unclean leader election"
+                _reset(
+                    partition,
+                    f"Partition {partition.number} ends at offset "
+                    f"{with_epoch(extent.latest, extent.leader_epoch)!r}, before the position {position!r}: "
+                    "its log was replaced, because the topic was deleted and created again, or by an unclean "
+                    "leader election",
                 )
-                follower.refresh_metadata()
                 continue
             follower.tell_located(partition, before=position)
             if found is Found.UNCERTAIN:
@@ -550,6 +575,19 @@ class _NotWaiting(_Loop):
 
 def _name(partition: FollowedPartition) -> Name:
     return partition.follower.topic, partition.number
+
+
+def _asks_the_same(partition: FollowedPartition, other: FollowedPartition) -> bool:
+    """Return ``True`` if one request is right for both."""
+    one, another = partition.position or 0, other.position or 0
+    return (
+        one == another and epoch_of(one) == epoch_of(another) and partition.leader_epoch == other.leader_epoch
+    )
+
+
+def _reset(partition: FollowedPartition, why: str) -> None:
+    partition.follower.reset(why)
+    partition.follower.refresh_metadata()
 
 
 def _faulty(partition: FollowedPartition) -> ReadFailure:

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from sampleapp.brokers.kafka.protocol import EARLIEST, LATEST, ListedOffset, ListOffsetsRequest
-from sampleapp.model import FromEnd, FromTime, Start
+from sampleapp.model import FromEnd, FromTime, Start, epoch_of, with_epoch
 
 __all__ = ["Extent", "Name", "extent_requests", "extents_in", "first_offset"]
 
@@ -22,6 +22,8 @@ class Extent(Struct, frozen=True, gc=False):
 
     error: int
     """Kafka's error code. The offsets are valid only if it is 0."""
+    leader_epoch: int
+    """The epoch of the leader; -1 if it is not known."""
     earliest: int
     latest: int
     """The high watermark: the offset after the last record that all in-sync replicas have."""
@@ -79,12 +81,21 @@ def extents_in(responses: Sequence[Sequence[ListedOffset]], *, times: Iterable[N
     for name in (earliest.keys() & latest.keys() & stable.keys()) - missing:
         listed = [each[name] for each in (earliest, latest, stable, since) if name in each]
         error = next((each.error for each in listed if each.error), 0)
-        extents[name] = Extent(error, *(each.offset for each in listed))
+        extents[name] = Extent(error, stable[name].leader_epoch, *(each.offset for each in listed))
     return extents
 
 
 def first_offset(start: Start, extent: Extent) -> int:
-    """Return the offset of a start: the nearest one that the partition has."""
+    """
+    Return the offset of a start: the nearest one that the partition has.
+
+    Without an epoch of its own, it gets that of the leader: the record before it has this one, or an earlier.
+    """
+    first = _first_offset(start, extent)
+    return first if epoch_of(first) >= 0 else with_epoch(first, extent.leader_epoch)
+
+
+def _first_offset(start: Start, extent: Extent) -> int:
     if isinstance(start, FromTime):
         return extent.latest if extent.since < 0 else max(extent.since, extent.earliest)
     if isinstance(start, FromEnd):

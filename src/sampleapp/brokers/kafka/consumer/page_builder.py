@@ -107,7 +107,8 @@ class PageBuilder:
                 partition.position = each
             elif isinstance(each, TooLargeBatch):
                 if not records:
-                    partition.gone = GoneRecords(partition.number, partition.position or 0, each.next_offset)
+                    asked, earliest = int(partition.position or 0), int(each.next_offset)
+                    partition.gone = GoneRecords(partition.number, asked, earliest)
                 # Records before the batch are returned first.
                 partition.is_settled = True
                 return _Taken.ALL

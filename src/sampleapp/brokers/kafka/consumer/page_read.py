@@ -155,7 +155,8 @@ class PageRead:
             open_ones = [
                 each
                 for each in self._partitions
-                if not each.is_settled and (each.is_suspect or each.position is None or not page.is_full)
+                if not each.is_settled
+                and (each.is_suspect or each.is_unverified or each.position is None or not page.is_full)
             ]
             now_s = self._clock.seconds()
             if not open_ones or self._may_end(open_ones, page, now_s=now_s):
@@ -164,7 +165,7 @@ class PageRead:
             if not due:
                 await deferLater(self._clock, min(each.retry_at_s for each in open_ones) - now_s)
                 continue
-            suspects = [each for each in due if each.is_suspect or page.is_full]
+            suspects = [each for each in due if each.is_suspect or (page.is_full and not each.is_unverified)]
             if suspects:
                 if page.count or any(each.offset is not None for each in suspects):
                     # Of the topic that was fetched from, not of another one that has its name now.
@@ -347,13 +348,16 @@ class PageRead:
                 view.log_starts[partition.number] = fetched.log_start_offset
                 if not partition.confirm(fetched.log_start_offset):
                     continue
-                if fetched.records:
+                partition.is_unverified = False
+                if fetched.diverging is not None:
+                    partition.follow_divergence(fetched.diverging)
+                elif fetched.records:
                     partition.empty_responses = 0
                     partition.source = read_gradually(
                         fetched.records,
                         topic=self._request.topic,
                         partition=partition.number,
-                        position=partition.position or 0,
+                        position=partition.offset or 0,
                         aborted=fetched.aborted,
                         max_batch_bytes=self._max_batch_bytes,
                     )
@@ -456,7 +460,7 @@ class PageRead:
         positions: dict[int, int] = {}
         ends: dict[int, int] = {}
         for index, each in enumerate(self._partitions, 1):
-            number, position = each.number, each.position or 0
+            number, position = each.number, 0 if each.position is None else each.offset or 0
             positions[number] = position
             # Of a partition that was not reached, or not asked, there may be more.
             ends[number] = position + 1 if each.end is None else each.end

@@ -9,9 +9,9 @@ from uuid import UUID
 
 from sampleapp.brokers.kafka.consumer.offsets import Extent, first_offset
 from sampleapp.brokers.kafka.consumer.read_failures import ReadFailure, no_leader
-from sampleapp.brokers.kafka.protocol import Fetched
+from sampleapp.brokers.kafka.protocol import Fetched, follow_divergence
 from sampleapp.concurrency.backoff import Backoff
-from sampleapp.model import EARLIEST, FromOffsets, Start
+from sampleapp.model import EARLIEST, FromOffsets, OffsetAndEpoch, Start, epoch_of, with_epoch
 
 __all__ = [
     "RETRY",
@@ -177,6 +177,8 @@ class FollowedPartition:
         self.state = State.LOST
         self.holder: Holder | None = None
         self.leader: int | None = None
+        self.leader_epoch = -1
+        """The epoch of the leader, which requests name; -1 if it is not known."""
         self.position: int | None = None
         """The offset to read next; ``None`` until the extent of the partition is known."""
         self.last_round = 0
@@ -261,22 +263,36 @@ class FollowedPartition:
         position = self.position
         found = Found.IN_THE_LOG
         if position is None:
-            self.position = first_offset(start, extent) if self._existed else extent.earliest
+            self.position = first_offset(start if self._existed else EARLIEST, extent)
             self._goal, self._fresh = extent.latest, True
             self._end = extent.latest
         elif position < extent.earliest:
-            self.position = extent.earliest
+            self.position = with_epoch(extent.earliest, extent.leader_epoch)
             found = Found.DELETED
-        elif position > extent.latest:
+        elif position > extent.latest or 0 <= extent.leader_epoch < epoch_of(position):
             if self._beyond_since_s is None:
                 self._beyond_since_s = now_s
             return Found.REPLACED if now_s - self._beyond_since_s >= _REPLACED_AFTER_S else Found.UNCERTAIN
         else:
-            # Another broker, a former leader, has answered that the position is not in the log.
+            # Another broker, a former leader, has answered that the position is not in the log, or the leader
+            # has no epochs, as with `message.format.version` 0.10.
             found = Found.UNCERTAIN
+            self.position = int(position)
         self.handle(Event.LOCATED)
         self._beyond_since_s = None
         return found
+
+    def note_diverging(self, end: OffsetAndEpoch) -> bool:
+        """
+        Compare the position with the end of its leader epoch in the log; see `Fetched.diverging`.
+
+        :return: ``True`` if the log was cut before the position.
+        """
+        position = follow_divergence(self.position or 0, end)
+        if position is None:
+            return True
+        self.position = position
+        return False
 
     def discard_unread_position(self) -> None:
         """Locate the position again if nothing was read: it may be that of a former topic of this name."""

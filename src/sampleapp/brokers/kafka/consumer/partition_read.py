@@ -7,8 +7,17 @@ from typing import Final
 
 from sampleapp.brokers.kafka.batches import TooLargeBatch
 from sampleapp.brokers.kafka.consumer.offsets import Extent, first_offset
+from sampleapp.brokers.kafka.protocol import follow_divergence
 from sampleapp.concurrency.backoff import Backoff
-from sampleapp.model import ConsumerRecord, FromOffset, GoneRecords, ReadStart
+from sampleapp.model import (
+    ConsumerRecord,
+    FromOffset,
+    GoneRecords,
+    OffsetAndEpoch,
+    ReadStart,
+    epoch_of,
+    with_epoch,
+)
 
 __all__ = ["PartitionRead"]
 
@@ -39,7 +48,11 @@ class PartitionRead:
         """``True`` if there are records after the last stable offset."""
         self.is_settled = False
         """``True`` if there is nothing more to do in this read."""
-        self.is_suspect = check or (self.position is None and self.assumed is None)
+        self.is_unverified = check and epoch_of(self.position or 0) >= 0
+        """``True`` if a response to a Fetch must confirm that the log was not cut before the position."""
+        self.is_suspect = (check and not self.is_unverified) or (
+            self.position is None and self.assumed is None
+        )
         """``True`` if its extent must be asked for before it is read."""
         self.gone: GoneRecords | None = None
         self.beyond: int | None = None
@@ -59,8 +72,12 @@ class PartitionRead:
 
     @property
     def offset(self) -> int | None:
-        """The offset to fetch from; ``None`` while ListOffsets must resolve the start."""
-        return self.assumed if self.position is None else self.position
+        """The offset to fetch from, with its epoch; ``None`` while ListOffsets must resolve the start."""
+        if self.position is None:
+            return self.assumed
+        # Not at each record, since that would be slow.
+        last = self.records[-1] if self.records else None
+        return self.position if last is None or last.offset + 1 != self.position else last.next_offset
 
     @property
     def is_being_confirmed(self) -> bool:
@@ -104,6 +121,14 @@ class PartitionRead:
         self.position = self.assumed if self.end is None else min(self.assumed, self.end)
         return True
 
+    def follow_divergence(self, end: OffsetAndEpoch) -> None:
+        """Compare the position with the end of its leader epoch in the log; see `Fetched.diverging`."""
+        position = follow_divergence(self.offset or 0, end)
+        if position is None:
+            self._settle_beyond(end)
+        else:
+            self.position = position
+
     def locate(self, extent: Extent, *, now_s: float) -> bool:
         """
         Resolve the start, or compare the position with the extent.
@@ -118,16 +143,17 @@ class PartitionRead:
         elif self.position < extent.earliest:
             # Records that were read before are returned first, and the next read tells of the others.
             if not self.records:
-                self.gone = GoneRecords(self.number, self.position, extent.earliest)
+                self.gone = GoneRecords(self.number, int(self.position), extent.earliest)
             self.is_settled = True
-        elif self.position > extent.latest:
+        elif self.position > extent.latest or 0 <= extent.leader_epoch < epoch_of(self.offset or 0):
             if self._beyond_since_s is None:
                 self._beyond_since_s = now_s
             if now_s - self._beyond_since_s < _BEYOND_AFTER_S:
                 return False
-            if not self.records:
-                self.beyond = extent.latest
-            self.is_settled = True
+            self._settle_beyond(with_epoch(extent.latest, extent.leader_epoch))
+        else:
+            # The leader may have no epochs, as with `message.format.version` 0.10.
+            self.position = int(self.position)
         self._beyond_since_s = None
         self.is_suspect = False
         return True
@@ -135,4 +161,11 @@ class PartitionRead:
     def _first_offset(self, extent: Extent) -> int:
         if isinstance(self.start, int):
             return self.start
-        return min(first_offset(self.start, extent), extent.readable_end)
+        first, end = first_offset(self.start, extent), extent.readable_end
+        return first if first <= end else with_epoch(end, extent.leader_epoch)
+
+    def _settle_beyond(self, end: int) -> None:
+        # Records that were read before are returned first, and the next read tells of the others.
+        if not self.records:
+            self.beyond = end
+        self.is_settled = True

@@ -44,9 +44,10 @@ class Subscription:
     A topic that was deleted and created again is read from its first record on, after the observer was told
     to discard all records. The new topic is recognised by its id (KIP-516). If the brokers have no topic ids,
     it is recognised if the topic was missing for a while, has fewer partitions, or has a log that ends before
-    the position; a longer topic that is created at once cannot be told from the old one. A log that ends
-    before the position may also result from an unclean leader election: then the whole topic is read again,
-    too, so that the observer has what the topic has, as after a restart.
+    the position; a longer topic that is created at once cannot be told from the old one. A log may also be
+    cut before the position, as by an unclean leader election, and grow again, which its leader finds by the
+    epoch of the position (KIP-320): then the whole topic is read again, too, so that the observer has what
+    the topic has, as after a restart.
     """
 
     _log = Logger()

@@ -22,6 +22,7 @@ from sampleapp.brokers.kafka.protocol.fetch import (
     FetchRequest,
     SessionFetched,
     SessionFetchRequest,
+    follow_divergence,
 )
 from sampleapp.brokers.kafka.protocol.init_producer_id import InitProducerIdRequest, ProducerIdentity
 from sampleapp.brokers.kafka.protocol.list_offsets import EARLIEST, LATEST, ListedOffset, ListOffsetsRequest
@@ -75,6 +76,7 @@ __all__ = [
     "SessionFetched",
     "TopicMetadata",
     "TopicsRequest",
+    "follow_divergence",
     "negotiate",
     "request_frame",
     "software_version",

@@ -111,8 +111,9 @@ class Decoder:
         """ARRAY of INT32."""
         return self.fields(Struct(f">{self.count(4)}i"))
 
-    def tags(self) -> None:
-        """Skip the tagged fields at the end of a structure; only flexible versions have them."""
+    def tags(self) -> dict[int, bytes]:
+        """Tagged fields at the end of a structure, by tag; only flexible versions have them."""
+        return {}
 
     def finish(self) -> None:
         """
@@ -156,11 +157,9 @@ class FlexibleDecoder(Decoder):
 
     __slots__ = ()
 
-    def tags(self) -> None:
-        """Skip the tagged fields at the end of a structure."""
-        for _ in range(self._uvarint()):
-            self._uvarint()
-            self._take(self._uvarint())
+    def tags(self) -> dict[int, bytes]:
+        """Tagged fields at the end of a structure, by tag."""
+        return {self._uvarint(): bytes(self._take(self._uvarint())) for _ in range(self._uvarint())}
 
     def finish(self) -> None:
         """

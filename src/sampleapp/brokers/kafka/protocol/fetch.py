@@ -12,8 +12,16 @@ import msgspec
 from sampleapp.brokers.kafka.protocol.decoder import Decoder, ProtocolError
 from sampleapp.brokers.kafka.protocol.request import Api, Request, negotiate
 from sampleapp.brokers.kafka.protocol.writing import FLEXIBLE, Fields, by_topic, with_epochs
+from sampleapp.model import OffsetAndEpoch, epoch_of, with_epoch
 
-__all__ = ["AbortedTransaction", "FetchRequest", "Fetched", "SessionFetchRequest", "SessionFetched"]
+__all__ = [
+    "AbortedTransaction",
+    "FetchRequest",
+    "Fetched",
+    "SessionFetchRequest",
+    "SessionFetched",
+    "follow_divergence",
+]
 
 _LOG_START_OFFSET_SINCE = 5
 _SESSIONS_SINCE = 7
@@ -34,6 +42,8 @@ _NO_TOPIC_ID = UUID(int=0)
 _SESSION = Struct(">hi")
 _STATE = Struct(">ihqq")
 _ABORTED = Struct(">qq")
+_DIVERGING_EPOCH_TAG = 0
+_DIVERGING_EPOCH = Struct(">iq")
 # The smallest size of an element in any version: its numbers, and the lengths of its strings and arrays.
 _SMALLEST_TOPIC = 1 + 1
 _SMALLEST_PARTITION = _STATE.size + 1 + 1
@@ -62,6 +72,26 @@ class Fetched(msgspec.Struct, frozen=True, gc=False):
     """Only if committed records were requested; ordered by offset."""
     records: bytes = b""
     """Batches; the first may begin before the position, and the last may be cut short."""
+    diverging: OffsetAndEpoch | None = None
+    """
+    The end of the last leader epoch in this log that is not after the one of the position (KIP-595).
+
+    Instead of records: the log has not the record that was read before the position.
+    """
+
+
+def follow_divergence(position: int, end: OffsetAndEpoch) -> int | None:
+    """
+    Compare a position with the end of its leader epoch in the log; see `Fetched.diverging`.
+
+    If the end is not before the position, the log was not cut: compaction has left no record of the epoch, or
+    none was written in it. Kafka's consumers judge by the end, too (KIP-320).
+
+    :return: the position with the epoch that the log has; ``None`` if the log was cut before the position.
+    """
+    if end < position:
+        return None
+    return with_epoch(int(position), min(end.leader_epoch, epoch_of(position) - 1))
 
 
 class SessionFetched(msgspec.Struct, frozen=True, gc=False):
@@ -92,7 +122,11 @@ class _Fetch(Request[R_co], frozen=True, kw_only=True):
     api: ClassVar[Api] = Api(key=1, name="Fetch", lowest=4, highest=13, flexible=_FLEXIBLE_SINCE)
 
     topics: Sequence[tuple[str, Sequence[tuple[int, int]]]]
-    """Topics, each with partitions and the offset to read from."""
+    """
+    Topics, each with partitions and the offset to read from.
+
+    The epoch of an `OffsetAndEpoch` is sent since v12 (Kafka 2.7): see `Fetched.diverging`.
+    """
     max_wait_ms: int
     min_bytes: int
     max_bytes: int
@@ -236,7 +270,9 @@ def _partition_writer(version: int, max_bytes: int) -> Callable[[tuple[int, int,
     The fields that only followers have are -1.
     """
     if version >= _FLEXIBLE_SINCE:
-        return lambda part: _PARTITION_V12.pack(part[0], part[2], part[1], -1, -1, max_bytes) + FLEXIBLE.tags
+        return lambda part: (
+            _PARTITION_V12.pack(part[0], part[2], part[1], epoch_of(part[1]), -1, max_bytes) + FLEXIBLE.tags
+        )
     if version >= _LEADER_EPOCH_SINCE:
         return lambda part: _PARTITION_V9.pack(part[0], part[2], part[1], -1, max_bytes)
     if version >= _LOG_START_OFFSET_SINCE:
@@ -251,11 +287,24 @@ def _partition(version: int, topic: str, reader: Decoder) -> Fetched:
     if version >= _RACKS_SINCE:
         reader.int32()  # preferred read replica: only for clients that send their rack (KIP-392)
     records = reader.nullable_data() or b""
-    # They may have the new leader, which is taken from the metadata instead.
-    reader.tags()
+    # They may also have the new leader, which is taken from the metadata instead.
+    diverging = reader.tags().get(_DIVERGING_EPOCH_TAG)
     return Fetched(
-        topic, partition, error, high_watermark, last_stable_offset, log_start_offset, aborted, records
+        topic,
+        partition,
+        error,
+        high_watermark,
+        last_stable_offset,
+        log_start_offset,
+        aborted,
+        records,
+        None if diverging is None else _diverging(diverging),
     )
+
+
+def _diverging(tag: bytes) -> OffsetAndEpoch:
+    epoch, end_offset = _DIVERGING_EPOCH.unpack_from(tag)
+    return OffsetAndEpoch(end_offset, epoch)
 
 
 def _aborted(reader: Decoder) -> AbortedTransaction:

@@ -40,6 +40,8 @@ class ListedOffset(msgspec.Struct, frozen=True, gc=False):
     """Of the record at the offset; -1 for `EARLIEST` and `LATEST`."""
     offset: int
     """-1 if there was an error, or no record has the timestamp or a later one."""
+    leader_epoch: int = -1
+    """Of the record at the offset; for `LATEST`, of the leader. -1 if it is not known, and before v4."""
 
 
 class ListOffsetsRequest(Request[list[ListedOffset]], frozen=True, kw_only=True):
@@ -72,5 +74,5 @@ class ListOffsetsRequest(Request[list[ListedOffset]], frozen=True, kw_only=True)
         for _ in range(reader.count(_SMALLEST_TOPIC)):
             topic = reader.string()
             partitions = reader.count(layout.size)
-            response += [ListedOffset(topic, *reader.fields(layout)[:4]) for _ in range(partitions)]
+            response += [ListedOffset(topic, *reader.fields(layout)) for _ in range(partitions)]
         return response
