@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from tests.chaos.history import NOT_STORED, History, Item, Place, Readings, Request, Topic
+from tests.chaos.history import FOREIGN, NOT_STORED, History, Item, Place, Readings, Request, Topic
 from tests.real_kafka.reading import Stored
 
 __all__ = ["check", "check_reader", "check_readings", "expected_readings"]
@@ -30,7 +30,7 @@ def check(history: History) -> list[str]:
         for request in requests:
             found += [f"{name}: {each}" for each in _check_request(request, topic, places)]
         found += [f"{name}: {each}" for each in _check_order(requests, places)]
-        found += [f"{name}: {each}" for each in _check_origin(requests, topic, history.foreign)]
+        found += [f"{name}: {each}" for each in _check_origin(requests, topic)]
     for reader, (name, items) in history.readers.items():
         found += [f"{reader}: {each}" for each in check_reader(history, name, items)]
     return found + list(check_readings(history))
@@ -121,11 +121,11 @@ def _check_order(requests: Sequence[Request], places: Mapping[str, Sequence[Wher
                     last[line] = offset, sent.value or ""
 
 
-def _check_origin(requests: Sequence[Request], topic: Topic, foreign: str) -> Iterator[str]:
+def _check_origin(requests: Sequence[Request], topic: Topic) -> Iterator[str]:
     known = {sent.value for request in requests for sent in request.records}
     for stored in (each for log in topic.generations for each in log.values()):
         value = None if stored.value is None else stored.value.decode()
-        if value not in known and not (value or "").startswith(foreign):
+        if value not in known and not (value or "").startswith(FOREIGN):
             yield f"was never sent: {stored}"
 
 
@@ -148,7 +148,6 @@ class _Broken(Exception):
 class _Reader:
     def __init__(self, history: History, name: str) -> None:
         self._topic = history.topics[name]
-        self._foreign = history.foreign
         self._sent = {
             sent.value: (sent.key, sent.value, dict(sent.headers))
             for request in history.requests
@@ -222,7 +221,7 @@ class _Reader:
             if place in log and _content(log[place]) == got:
                 return generation
         is_gone = self._topic.is_cut or _is_deleted(self._topic, place)
-        if is_gone and (got == self._sent.get(got[1]) or (got[1] or "").startswith(self._foreign)):
+        if is_gone and (got == self._sent.get(got[1]) or (got[1] or "").startswith(FOREIGN)):
             return self._last
         stored = self._topic.generations[self._last].get(place)
         raise _Broken(f"got what is not in the topic: {data}; there is {stored}")

@@ -9,6 +9,7 @@ from msgspec import Struct
 from tests.real_kafka.reading import Stored
 
 __all__ = [
+    "FOREIGN",
     "NOT_STORED",
     "UNKNOWN",
     "Attempt",
@@ -28,6 +29,10 @@ NOT_STORED = "not stored"
 UNKNOWN = "unknown"
 Outcome = Place | str
 """What a response says about a record: its place, `NOT_STORED` or `UNKNOWN`."""
+
+
+FOREIGN = "foreign"
+"""Values of other clients begin with it."""
 
 
 class Sent(Struct):
@@ -111,5 +116,3 @@ class History(Struct):
     """By gateway."""
     served: Mapping[str, Mapping[str, float]] = {}
     """What ``GET /`` was answered with during the run, by entity tag."""
-    foreign: str = "transaction"
-    """With what values begin that another client wrote."""

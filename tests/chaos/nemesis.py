@@ -14,12 +14,14 @@ from threading import Lock
 from confluent_kafka import KafkaException
 
 from tests.chaos.clock import set_ahead
+from tests.chaos.history import FOREIGN
 from tests.chaos.logs import Logs
 from tests.real_kafka.cluster import Cluster
 from tests.real_kafka.dropping_proxy import DroppingProxy
 from tests.real_kafka.node import Node
 from tests.real_kafka.world import ReturningService
-from tests.real_kafka.writing import open_transaction
+from tests.real_kafka.writing import open_transaction, produce
+from tests.support.waiting import wait_until
 
 __all__ = ["CUT", "GROWN", "KEYS", "READINGS", "REMADE", "SHORT", "Nemesis", "create_topics"]
 
@@ -46,6 +48,8 @@ _QUIET_S = (2, 6)
 _AHEAD_S = (-7200, -90, 90, 7200)
 _LOSS_OF_ONE_IN = 20
 _TRANSACTION_S = 60
+_CUT = 30
+"""Records that an unclean election loses; three times as many follow at once."""
 
 Fault = Callable[[], AbstractContextManager[None]]
 
@@ -92,7 +96,7 @@ class Nemesis:
         self._nodes: list[Node] = []
         self._idle: list[ReturningService] = []
         self._partitions = _PARTITIONS
-        self._transactions = 0
+        self._written = 0
 
     def faults(self) -> Sequence[Fault]:
         """All faults; an administrator's come first, who needs a cluster that works."""
@@ -102,6 +106,7 @@ class Nemesis:
             self.topic_made_again,
             self.partitions_added,
             self.transaction_open,
+            self.unclean_election,
             self.too_few_in_sync,
             self.broker_restarted,
             self.broker_killed,
@@ -147,6 +152,11 @@ class Nemesis:
 
     def _wait(self, limits_s: tuple[float, float]) -> None:
         time.sleep(self._random.uniform(*limits_s))
+
+    def _foreign(self, name: str, count: int) -> list[bytes]:
+        """Values for another client to write."""
+        self._written += count
+        return [f"{FOREIGN} {name} {self._written - n}".encode() for n in range(count)]
 
     def _revive(self, node: Node) -> None:
         if node.is_running:
@@ -299,12 +309,39 @@ class Nemesis:
     @contextmanager
     def transaction_open(self) -> Iterator[None]:
         """A transaction of another client, which is committed or aborted at the end."""
-        self._transactions += 1
         is_committed = self._random.random() < 0.5
-        value = f"transaction {'committed' if is_committed else 'aborted'} {self._transactions}"
-        producer = open_transaction(self._cluster, GROWN, value.encode())
+        [value] = self._foreign("committed" if is_committed else "aborted", 1)
+        producer = open_transaction(self._cluster, GROWN, value)
         yield
         self._cluster.restore()
         # Kafka has aborted it if it was open for too long.
         with suppress(KafkaException):
             (producer.commit_transaction if is_committed else producer.abort_transaction)(_TRANSACTION_S)
+
+    @contextmanager
+    def unclean_election(self) -> Iterator[None]:
+        """Have a replica lead that lacks the last records, and then get some itself."""
+        admin = self._cluster.admin
+        partition = self._random.choice(sorted(admin.leaders(CUT)))
+        leader = self._cluster.node(admin.leaders(CUT)[partition])
+        [follower] = [self._cluster.node(n) for n in admin.replicas(CUT, partition) if n != leader.number]
+        follower.kill9()
+        wait_until(lambda: admin.in_sync(CUT, partition) == {leader.number}, "the follower is behind")
+        produce(self._cluster, CUT, self._foreign("lost", _CUT), partition=partition)
+        self._wait((1, 4))
+        # Its readers find a log that is longer than it was.
+        with self.gateway_frozen():
+            leader.kill9()
+            follower.start()
+            wait_until(lambda: self._is_elected(partition, follower), "the follower leads")
+            produce(self._cluster, CUT, self._foreign("kept", 3 * _CUT), partition=partition)
+        leader.start()
+        self._cluster.restore()
+        yield
+
+    def _is_elected(self, partition: int, node: Node) -> bool:
+        admin = self._cluster.admin
+        # It takes a moment until the controller knows the node.
+        with suppress(KafkaException, AssertionError):
+            admin.elect(CUT, partitions=[partition], unclean=True)
+        return admin.leaders(CUT).get(partition) == node.number

@@ -64,7 +64,7 @@ def ordinary():
         stored(0, 1, "b0"),
         stored(0, 2, "b1", headers=(("h", b"1"),)),
         stored(1, 0, "c", headers=(("idempotency-fingerprint", b"f"),)),
-        stored(1, 2, "transaction 1", None),
+        stored(1, 2, "foreign 1", None),
         stored(1, 3, "e", None),
     ]
     requests = [
@@ -254,7 +254,7 @@ BROKEN = {
     "a reader gets another key": (lambda h: items(h, "steady")[0].data.pop("key"), "not in the topic"),
     "a reader gets no headers": (lambda h: items(h, "steady")[2].data.pop("headers"), "not in the topic"),
     "a reader gets an aborted record": (
-        lambda h: items(h, "steady").insert(4, got(stored(1, 1, "transaction 0", None))),
+        lambda h: items(h, "steady").insert(4, got(stored(1, 1, "foreign 0", None))),
         "not in the topic",
     ),
     "a reader is not told of deleted records": (lambda h: items(h, "short").pop(2), "never got"),

@@ -126,6 +126,14 @@ class Admin:
         found = self._partitions(topic)
         return {number: each.leader for number, each in found.items() if each.leader > 0}
 
+    def replicas(self, topic: str, partition: int) -> set[int]:
+        """The nodes that have a partition."""
+        return set(self._partitions(topic)[partition].replicas)
+
+    def in_sync(self, topic: str, partition: int) -> set[int]:
+        """Those of the nodes that have all of it."""
+        return set(self._partitions(topic)[partition].isrs)
+
     def wait_until_in_sync(self, topic: str, replicas: int) -> None:
         """Wait until that many replicas of every partition are in sync."""
 
