@@ -1,7 +1,7 @@
 """
-Logs that were cut, and have grown again before anybody looked: every reader is told (KIP-320).
+Logs that were cut, and have grown past the position since: every reader is told (KIP-320).
 
-Meanwhile the service is frozen, and librdkafka's consumer does not ask.
+The service is frozen until they have, and the consumer of librdkafka does not ask.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Reader:
 
 
 class CutLog:
-    """A topic of one partition, on two nodes or one, whose log is to be cut."""
+    """A topic of one partition, on two nodes or one, whose log gets cut."""
 
     def __init__(self, cluster, *, replicas):
         self.cluster = cluster

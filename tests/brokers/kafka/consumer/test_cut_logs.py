@@ -1,4 +1,4 @@
-"""Logs that were cut, as by an unclean election, and have grown again before anybody looked (KIP-320)."""
+"""Logs that were cut, as by an unclean election, and have grown past the position since (KIP-320)."""
 
 from __future__ import annotations
 
