@@ -1,5 +1,5 @@
 """
-What must be true of a history: the promises of the service, against the logs of the topics.
+The promises of the service, checked for a history against the logs of the topics.
 
 It knows nothing of the service: what is in the topics comes from another client of Kafka.
 """
@@ -89,7 +89,7 @@ def _content(stored: Stored) -> tuple[str | None, str | None, dict[str, str]]:
 
 
 def _check_replays(request: Request) -> Iterator[str]:
-    """What ``Idempotent-Replayed`` says."""
+    """Check the header ``Idempotent-Replayed``."""
     name = f"{request.records[0].value!r} of {request.sender}"
     complete = [each for each in request.attempts if all(isinstance(o, tuple) for o in each.outcomes)]
     firsts = [each for each in complete if not each.is_replayed]
@@ -107,7 +107,7 @@ def _check_order(requests: Sequence[Request], places: Mapping[str, Sequence[Wher
     last: defaultdict[tuple, tuple[int, str]] = defaultdict(lambda: (-1, ""))
     """Of each sender, key, generation and partition, the last offset that was answered."""
     for request in requests:
-        # What a later attempt has stored may come after what an earlier one has.
+        # Records that a later attempt has stored may come after those of an earlier one.
         is_whole = not request.is_identified or request.attempts[0].outcomes == request.attempts[-1].outcomes
         so_far = dict(last)
         for n, sent in enumerate(request.records):
@@ -162,7 +162,7 @@ class _Reader:
         self._since_reset: list[Mapping] = []
         self._offsets = [_by_partition(log) for log in self._topic.generations]
         if not self._last and not self._topic.is_cut:
-            # Some may have been deleted before anybody else read them.
+            # Some may have been deleted before librdkafka read them.
             requests = [each for each in history.requests if each.topic == name]
             said = [place for each in requests for n in range(len(each.records)) for place in each.places(n)]
             self._offsets = [_by_partition({*self._topic.generations[0], *said})]

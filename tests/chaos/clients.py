@@ -1,4 +1,4 @@
-"""Clients of the gateways: they publish, send again, and read, and keep what they sent and got."""
+"""Clients of the gateways: they publish, send again, and read, and keep all requests and responses."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Client(threading.Thread):
         return self._random.choice(self._urls)
 
     def _connect(self, url: str) -> http.client.HTTPConnection:
-        """:raise OSError: there is no connection, so that nothing was sent."""
+        """:raise OSError: the connection failed, so that nothing was sent."""
         if url not in self._connections:
             place = urlsplit(url)
             connection = http.client.HTTPConnection(place.hostname, place.port, timeout=ANSWER_S)

@@ -82,7 +82,7 @@ class Item(Struct):
 
 
 class Topic(Struct):
-    """What a consumer of librdkafka found in a topic."""
+    """The records of a topic, as a consumer of librdkafka found them."""
 
     generations: list[dict[Place, Stored]]
     """One for each time that the topic was made; each with all records that were ever seen."""
@@ -95,7 +95,7 @@ class Topic(Struct):
 
 
 class Readings(Struct):
-    """What one gateway serves as readings at the end."""
+    """The readings of one gateway at the end."""
 
     version_1: Sequence[float]
     version_2: Sequence[tuple[str, float]]

@@ -1,4 +1,4 @@
-"""What is in the topics of a run, again and again, as librdkafka reads it."""
+"""The records of the topics of a run, as librdkafka reads them again and again."""
 
 from __future__ import annotations
 

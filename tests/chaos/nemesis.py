@@ -67,7 +67,7 @@ def create_topics(cluster: Cluster, logs: Logs) -> None:
 
 class Nemesis:
     """
-    What happens to a cluster, to gateways and to the connections between them.
+    Faults of a cluster, of gateways and of the connections between them.
 
     A fault is a context manager: it begins with the ``with`` block, and is healed at its end.
     """

@@ -4,9 +4,9 @@ Two gateways on three Kafka nodes, clients that publish and read all the time, a
     make chaos
     make chaos CHAOS='--minutes 30 --seed 7 --kafka 3.9.2'
 
-At the end everything is healed, every reader gets what is left, and a checker compares all that the clients
-were answered with the topics, which librdkafka reads. It ends with status 1 if a promise was broken, says
-which, and keeps the logs of the nodes and of the gateways.
+At the end all faults are healed, every reader gets the rest, and a checker compares all responses with the
+topics, which librdkafka reads. It ends with status 1 if a promise was broken, says which, and keeps the logs
+of the nodes and of the gateways.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _SHOWN = 20
 
 
 class Chaos:
-    """A run: everything that takes part in it, and what came of it."""
+    """A run: all of its processes and clients, and its findings."""
 
     def __init__(
         self,

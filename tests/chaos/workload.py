@@ -1,4 +1,4 @@
-"""The clients of a run, and the history of what they sent and got."""
+"""The clients of a run, and the history of their requests and responses."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Workload:
             each.start()
 
     def finish_publishing(self, *, deadline_s: float) -> None:
-        """Publish no more, and wait for what is not answered yet. :raise AssertionError: not in time."""
+        """Publish no more, and wait for the missing responses. :raise AssertionError: not in time."""
         for each in self._publishers:
             each.is_enough.set()
         for each in (*self._pages, *self._all_streams()):

@@ -266,7 +266,7 @@ def test_the_service_raises_its_own_limit_of_open_files_as_far_as_it_needs(start
     options = ["--max-connections", "100"]
     service = start(command=with_descriptors(100, 600), options=options)
     soft, hard = resource.prlimit(service.process.pid, resource.RLIMIT_NOFILE)
-    # 100, 32 for clients on this machine, 256 that are told that there is no room, 128 for everything else.
+    # 100, 32 for clients on this machine, 256 that are rejected with a response, 128 for everything else.
     assert (soft, hard) == (516, 600)
     assert "open at once" not in service.output
 

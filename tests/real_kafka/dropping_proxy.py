@@ -41,7 +41,7 @@ class DroppingProxy:
         """
         self.losses: Counter[Loss] = Counter()
         self.requests: Counter[int] = Counter()
-        """How many requests came, by the key of what is asked."""
+        """The number of requests, by API key."""
         self.loss_of_one_in = loss_of_one_in
         self._target = target
         self._random = random.Random(seed)
@@ -60,7 +60,7 @@ class DroppingProxy:
 
     @property
     def connections(self) -> int:
-        """How many clients are connected."""
+        """The number of clients that are connected."""
         with self._lock:
             return len(self._open) // 2
 

@@ -195,7 +195,7 @@ def test_a_fault_amid_a_page_delays_the_rest_of_it(no_failure_is_lost):
     arriving.callback(Page(Faulty(page.records), page.offset, page.next_offset, page.end))
     clock.advance(0)
     assert subscription.unavailable_reason() == following.CANNOT_BE_READ
-    # A page that arrives meanwhile waits for its turn.
+    # A page that arrives during that delivery is delivered after it.
     log.arrive()
     assert len(recorder.records) == SLICE
     for _ in range(9):

@@ -8,13 +8,13 @@ __all__ = ["Sessions"]
 
 
 class Sessions:
-    """What a broker keeps of its sessions, and what it says to requests that do not fit."""
+    """The sessions of a broker, and its errors for requests that do not fit."""
 
     def __init__(self):
         self._open = {}
         self._begun = 0
         self.errors = []
-        """What the next requests within a session are answered."""
+        """The errors for the next requests within a session."""
 
     def begin(self, request, *, has_sessions):
         """:return: the session as it is with this request, or Kafka's error code."""
@@ -69,7 +69,7 @@ class Session:
                 self.offsets.pop((topic, topic_id if self.uses_ids else None, number), None)
 
     def news(self, answer):
-        """What is worth telling: records, errors, and other ends than before."""
+        """Return the partitions with records, errors, or other ends than before."""
         found = []
         for key, each in zip(list(self.offsets), answer, strict=True):
             state = each.high_watermark, each.last_stable_offset, each.log_start_offset

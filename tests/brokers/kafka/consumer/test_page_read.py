@@ -1,4 +1,4 @@
-"""Reads: what they return, of one partition and of many, and what they ask Kafka for."""
+"""Reads of one partition and of many: their results, and their requests to Kafka."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def test_fifty_idle_topics_take_two_requests_a_second_of_each_broker(setup):
     cluster.run(10)
     assert len(cluster.asked) <= 3 * 2 * 10 + 3
     assert len(cluster.loads) <= 2 * (1 + len(TOPICS))
-    # In a session, what has not changed is not named.
+    # In a session, partitions without changes are not named.
     assert {type(request) for _, request in cluster.asked} == {SessionFetchRequest}
     assert all(not request.topics and not request.forgotten for _, request in cluster.asked)
     assert len({client for client in cluster.clients if not client.closed}) == 2

@@ -62,7 +62,7 @@ def test_no_time_is_looked_up_for_another_beginning(setup):
 @pytest.mark.parametrize("rejected", [EARLIEST, LATEST, SINCE_MS])
 def test_an_error_in_any_answer_about_the_offsets_is_an_error(setup, rejected):
     cluster = cluster_with_a_past()
-    # Both ends are asked for, that of the log and that of what is committed.
+    # Both ends are asked for: that of the log, and that of committed records.
     times = 2 if rejected == LATEST else 1
     codes = ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_SERVER_ERROR
     cluster.logs[0].unlisted[rejected] = [code for code in codes for _ in range(times)]

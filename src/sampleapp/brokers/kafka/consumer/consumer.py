@@ -22,7 +22,7 @@ class Consumer:
     """
 
     def __init__(self, *, new_client: Callable[[], ClusterClient], clock: IReactorTime) -> None:
-        """:param new_client: makes a client, which is closed when there is no subscription left."""
+        """:param new_client: makes a client, which is closed after the last subscription."""
         self._new_client = new_client
         self._clock = clock
         self._topics: list[str] = []

@@ -120,7 +120,7 @@ class Fetcher:
 
     def wake(self) -> None:
         """Look for partitions that are ready."""
-        # The Fetch that waits names what it can first: in ordinary times, no other request is needed.
+        # The Fetch that waits is given partitions first: in ordinary times, no other request is needed.
         if not self._waiting.is_taking:
             self._waiting.wake()
             self._not_waiting.wake()
