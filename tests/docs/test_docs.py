@@ -177,7 +177,7 @@ def test_what_else_the_readme_has_make_do_is_there(project):
     others = [
         each for each in commands_of_readme(project) if each.startswith("make") and "make run" not in each
     ]
-    assert set(others) == {"make test", "make test-all", "make docs"}
+    assert set(others) == {"make test", "make test-all", "make chaos", "make docs"}
     for command in others:
         subprocess.run([*command.split(), "--dry-run"], cwd=project, check=True, stdout=subprocess.DEVNULL)
 

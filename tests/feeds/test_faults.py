@@ -55,6 +55,7 @@ def run_with(fault, monkeypatch):
     assert service.clock.getDelayedCalls() == []
 
 
+@pytest.mark.slow
 def test_a_fault_at_any_line_loses_no_record_and_sends_none_twice(no_failure_is_lost):
     assert require_for_faults(FILES, run_with, no_failure_is_lost) > 200
 

@@ -224,6 +224,7 @@ def nothing_waits(broker):
 
 
 # One that fails is printed as it is: to make it smaller takes longer than a test may.
+@pytest.mark.slow
 @settings(
     max_examples=100,
     phases=[Phase.explicit, Phase.generate],
