@@ -248,8 +248,8 @@ def test_nothing_of_a_deleted_topic_is_served_and_all_of_the_one_made_again(brok
         follower.reset()
     (event,) = events
     assert formatEvent(event) == (
-        "The topic readings was deleted: its 2 readings are gone. If it is created again, it is read from "
-        "its first record on."
+        "The 2 readings of the topic readings are discarded. It is read from its first record on, as soon as "
+        "it exists."
     )
     broker.following.deliver((b"c", b"3"))
     assert "still being read" in why_not(follower)

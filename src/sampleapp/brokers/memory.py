@@ -270,7 +270,7 @@ class _Log(list[ConsumerRecord]):
 
     def append(self, record: ConsumerRecord) -> None:
         """Append the next record."""
-        list.append(self, record)
+        super().append(record)
         # The greatest time up to each record, since times come in any order.
         self._newest_ms = max(self._newest_ms, record.timestamp_ms)
         self._latest_ms.append(self._newest_ms)

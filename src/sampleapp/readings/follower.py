@@ -164,8 +164,8 @@ class ReadingsFollower:
     def reset(self) -> None:
         """Start again without readings; see `IRecordObserver`."""
         self._log.warn(
-            "The topic {topic} was deleted: its {count} readings are gone. If it is created again, it is "
-            "read from its first record on.",
+            "The {count} readings of the topic {topic} are discarded. It is read from its first record on, "
+            "as soon as it exists.",
             topic=self._topic,
             count=len(self._readings),
         )

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sampleapp.brokers.kafka.consumer.offsets import Extent
-from sampleapp.brokers.kafka.consumer.partition import Event, FollowedPartition, Found
+from sampleapp.brokers.kafka.consumer.partition import FollowedPartition, Found, PartitionEvent
 from sampleapp.model import FromEnd, FromOffset, FromTime
 
 SINCE_MS = 1_700_000_000_000
@@ -31,7 +31,7 @@ EXTENT = Extent(error=0, leader_epoch=-1, earliest=3, latest=9, stable=9, since=
 )
 def test_reading_begins_where_it_was_asked_to_as_far_as_the_partition_has_it(start, extent, expected):
     partition = FollowedPartition(0, follower=None, existed=True)
-    partition.handle(Event.ASKED)
+    partition.handle(PartitionEvent.ASKED)
     assert partition.locate(extent, now_s=0.0, start=start) is Found.IN_THE_LOG
     assert partition.position == expected
     assert partition.is_awaited(0.0) is (expected < 9)
@@ -40,6 +40,6 @@ def test_reading_begins_where_it_was_asked_to_as_far_as_the_partition_has_it(sta
 @given(start=st.builds(FromOffset, st.integers(0, 99)) | st.builds(FromEnd, st.integers(0, 99)))
 def test_a_partition_that_came_later_is_read_from_its_first_record(start):
     partition = FollowedPartition(0, follower=None, existed=False)
-    partition.handle(Event.ASKED)
+    partition.handle(PartitionEvent.ASKED)
     assert partition.locate(EXTENT, now_s=0.0, start=start) is Found.IN_THE_LOG
     assert partition.position == 3

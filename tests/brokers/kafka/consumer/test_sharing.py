@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 from twisted.logger import capturedLogs
 
@@ -51,6 +54,35 @@ def test_a_record_of_one_of_them_is_read_at_once_and_only_its_position_is_sent(s
         named = [request.topics for _, request in cluster.fetches if request.topics]
         assert named in ([], [[("t7", [(1, number + 1)])]])
     assert not any(each.records for topic, each in recorders.items() if topic != "t7")
+
+
+class Name(str):
+    """A name that a weak reference may refer to."""
+
+    __slots__ = ("__weakref__",)
+
+
+def follow_for_a_while(first, topic):
+    """:return: a weak reference to the name of the topic."""
+    first.cluster.add_partitions(3, topic="left")
+    recorder = Recorder()
+    following = first.follow(recorder, topic=topic)
+    first.cluster.until(lambda: recorder.caught_up_at)
+    first.cluster.topics["left"][0].append(b"x")
+    first.cluster.until(lambda: recorder.records)
+    following.stop()
+    first.cluster.run(2)
+    return weakref.ref(topic)
+
+
+def test_nothing_of_a_topic_that_is_not_followed_any_longer_is_kept(setup):
+    cluster = Cluster(brokers=(1,))
+    first, _ = many(setup, cluster, topics=["a"])
+    name = follow_for_a_while(first, Name("left"))
+    for requests in (cluster.asked, cluster.fetches, cluster.loads):
+        requests.clear()
+    gc.collect()
+    assert name() is None, gc.get_referrers(name())
 
 
 def test_a_broker_without_sessions_is_asked_for_everything_each_time(setup):

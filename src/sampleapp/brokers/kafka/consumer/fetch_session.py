@@ -39,7 +39,7 @@ class SessionRequest(Struct, frozen=True):
 
 class FetchSession:
     """
-    The partitions that a broker should fetch, request after request, and what it knows of them.
+    The partitions that a broker should fetch, and the changes of them that it has not been sent yet.
 
     A broker without sessions, or without room for another one, answers with the session id 0: then every
     request names all partitions.

@@ -17,11 +17,11 @@ from sampleapp.brokers.kafka.consumer.fetch_session import FetchSession, Session
 from sampleapp.brokers.kafka.consumer.offsets import Name, extent_requests, extents_in
 from sampleapp.brokers.kafka.consumer.partition import (
     SLICE_S,
-    Event,
     FollowedPartition,
     Follower,
     Found,
-    State,
+    PartitionEvent,
+    PartitionState,
 )
 from sampleapp.brokers.kafka.consumer.read_failures import (
     NO_WHOLE_BATCH,
@@ -105,7 +105,7 @@ class Fetcher:
     def add(self, partition: FollowedPartition) -> None:
         """Read a partition; to be followed by `wake`."""
         partition.holder = self
-        if partition.state is not State.DELIVERING:
+        if partition.state is not PartitionState.DELIVERING:
             self.ready[partition] = None
 
     def release(self, partition: FollowedPartition) -> None:
@@ -113,10 +113,10 @@ class Fetcher:
         partition.holder = None
         if partition in self.ready:
             del self.ready[partition]
-        elif partition.state is not State.DELIVERING:
+        elif partition.state is not PartitionState.DELIVERING:
             for each in self._loops:
                 each.forget(partition)
-        partition.handle(Event.RELEASED)
+        partition.handle(PartitionEvent.RELEASED)
 
     def wake(self) -> None:
         """Look for partitions that are ready."""
@@ -196,14 +196,15 @@ class _Loop:
             some.remove(partition)
             if not some:
                 del self._named[name]
+                self._asked.pop(name, None)
 
     def _take(self, partition: FollowedPartition) -> None:
         """Name a partition that is ready in the next request."""
         self._named.setdefault(_name(partition), []).append(partition)
         del self._fetcher.ready[partition]
-        partition.handle(Event.ASKED)
+        partition.handle(PartitionEvent.ASKED)
 
-    def _put_back(self, partition: FollowedPartition, event: Event) -> None:
+    def _put_back(self, partition: FollowedPartition, event: PartitionEvent) -> None:
         """Let a partition be named by any request, or by a ListOffsets."""
         self.forget(partition)
         partition.handle(event)
@@ -229,7 +230,7 @@ class _Loop:
             asked_from = self._asked.get(name, 0)
             for partition in list(self._named.get(name, ())):
                 # Delivering to one may have ended the others.
-                if partition.state is not State.FETCHING:
+                if partition.state is not PartitionState.FETCHING:
                     continue
                 try:
                     self._take_one(partition, fetched, asked_from, is_alone=is_alone, began_s=began_s)
@@ -252,7 +253,7 @@ class _Loop:
         self._changed.add(partition.follower)
         partition.note_end(fetched, now_s=self._clock.seconds())
         if fetched.error == ErrorCode.OFFSET_OUT_OF_RANGE:
-            self._put_back(partition, Event.OUT_OF_RANGE)
+            self._put_back(partition, PartitionEvent.OUT_OF_RANGE)
         elif fetched.error:
             self._rejected(partition, fetched.error)
             if fetched.error in (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID):
@@ -279,7 +280,7 @@ class _Loop:
                 "an unclean leader election, or by the loss of a disk or its replacement by an older copy",
             )
         else:
-            self._put_back(partition, Event.RELEASED)
+            self._put_back(partition, PartitionEvent.RELEASED)
 
     def _nothing(self, partition: FollowedPartition, *, is_alone: bool) -> None:
         """Handle a response without records."""
@@ -337,7 +338,7 @@ class _Loop:
     ) -> None:
         now_s = self._clock.seconds()
         for partition in partitions:
-            self._put_back(partition, Event.RELEASED)
+            self._put_back(partition, PartitionEvent.RELEASED)
             partition.mark_failed(failure(partition), now_s=now_s, transient=transient)
             self._changed.add(partition.follower)
         for follower in {each.follower for each in partitions}:
@@ -446,12 +447,14 @@ class _Waiting(_Loop):
             return False
         name = _name(partition)
         others = self._named.get(name)
-        if partition.state is State.READY:
+        if partition.state is PartitionState.READY:
             # One that is behind others of its name is read by itself until it has come to the end.
             return partition.retry_at_s <= now_s and others is None
         is_of_another_topic = name in self._keys and self._keys[name].topic_id != partition.follower.topic_id
         is_of_another_epoch = others is not None and others[0].leader_epoch != partition.leader_epoch
-        return partition.state is State.WAITING and not is_of_another_topic and not is_of_another_epoch
+        return (
+            partition.state is PartitionState.WAITING and not is_of_another_topic and not is_of_another_epoch
+        )
 
 
 class _NotWaiting(_Loop):
@@ -467,7 +470,7 @@ class _NotWaiting(_Loop):
             (each for each in self._fetcher.ready if each.retry_at_s <= now_s),
             key=lambda each: (each.last_round, each.number),
         )
-        lost = [each for each in due if each.state is State.LOST]
+        lost = [each for each in due if each.state is PartitionState.LOST]
         for partition in lost or due:
             name = _name(partition)
             if name not in self._named or (not lost and _asks_the_same(partition, self._named[name][0])):
@@ -479,7 +482,7 @@ class _NotWaiting(_Loop):
             await self._fetch(self._all_named())
         for partition in self._all_named():
             # A broker that throttles leaves out every partition (KIP-219).
-            self._put_back(partition, Event.RELEASED)
+            self._put_back(partition, PartitionEvent.RELEASED)
             partition.retry_at_s = self._clock.seconds() + _LEAST_PACE_S
         return bool(due)
 
@@ -512,10 +515,10 @@ class _NotWaiting(_Loop):
 
     def _nothing(self, partition: FollowedPartition, *, is_alone: bool) -> None:
         if is_alone or not partition.lag:
-            self._put_back(partition, Event.NOTHING)
+            self._put_back(partition, PartitionEvent.NOTHING)
             partition.retry_at_s = self._clock.seconds() + _POLL_S
         else:
-            self._put_back(partition, Event.RELEASED)
+            self._put_back(partition, PartitionEvent.RELEASED)
 
     async def _locate(self, partitions: Sequence[FollowedPartition]) -> None:
         starts = {
@@ -536,7 +539,7 @@ class _NotWaiting(_Loop):
         deleted: defaultdict[str, list[str]] = defaultdict(list)
         for partition in self._all_named():
             extent = extents.get(_name(partition))
-            if extent is None or partition.state is not State.LOCATING:
+            if extent is None or partition.state is not PartitionState.LOCATING:
                 continue
             if extent.error:
                 self._rejected(partition, extent.error)
@@ -561,7 +564,7 @@ class _NotWaiting(_Loop):
                 deleted[follower.topic].append(
                     f"{position} to {extent.earliest - 1} of partition {partition.number}"
                 )
-            self._put_back(partition, Event.RELEASED)
+            self._put_back(partition, PartitionEvent.RELEASED)
         for topic, some in deleted.items():
             more = f" and of {len(some) - _MAX_LISTED} more" if len(some) > _MAX_LISTED else ""
             self._log.warn(

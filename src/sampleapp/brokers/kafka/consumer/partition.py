@@ -16,12 +16,12 @@ from sampleapp.model import EARLIEST, FromOffsets, OffsetAndEpoch, Start, epoch_
 __all__ = [
     "RETRY",
     "SLICE_S",
-    "Event",
     "FollowedPartition",
     "Follower",
     "Found",
+    "PartitionEvent",
+    "PartitionState",
     "Positions",
-    "State",
 ]
 
 RETRY: Final = Backoff(first_s=0.1, max_s=5.0)
@@ -34,7 +34,7 @@ _REPLACED_AFTER_S: Final = 1.0
 _GONE_AFTER_S: Final = 1.0
 """A partition counts as removed after this time: brokers learn of changes one after another."""
 _NOTHING_LEFT_AFTER_S: Final = 5.0
-"""See `FollowedPartition.note_empty_response`."""
+"""See `FollowedPartition.note_nothing`."""
 _OPEN_TRANSACTION_AFTER_S: Final = 10.0
 """A transaction that is open for a shorter time is not logged."""
 
@@ -48,7 +48,7 @@ class Found(Enum):
     REPLACED = "the log ends before the position: it is another log than the one that was read"
 
 
-class State(Enum):
+class PartitionState(Enum):
     """The states of a partition."""
 
     LOST = "its position must be located in the log: it is new, or may be outside"
@@ -60,7 +60,7 @@ class State(Enum):
     DROPPED = "it was removed from the topic, or following has ended: nothing more is delivered"
 
 
-class Event(Enum):
+class PartitionEvent(Enum):
     """The events in the life of a partition."""
 
     ASKED = auto()
@@ -81,42 +81,42 @@ class Event(Enum):
     """It was removed from the topic, or following has ended."""
 
 
-TRANSITIONS: Final[dict[State, dict[Event, State]]] = {
-    State.LOST: {
-        Event.ASKED: State.LOCATING,
-        Event.OUT_OF_RANGE: State.LOST,
-        Event.RELEASED: State.LOST,
-        Event.DROPPED: State.DROPPED,
+TRANSITIONS: Final[dict[PartitionState, dict[PartitionEvent, PartitionState]]] = {
+    PartitionState.LOST: {
+        PartitionEvent.ASKED: PartitionState.LOCATING,
+        PartitionEvent.OUT_OF_RANGE: PartitionState.LOST,
+        PartitionEvent.RELEASED: PartitionState.LOST,
+        PartitionEvent.DROPPED: PartitionState.DROPPED,
     },
-    State.LOCATING: {
-        Event.LOCATED: State.READY,
-        Event.RELEASED: State.LOST,
-        Event.DROPPED: State.DROPPED,
+    PartitionState.LOCATING: {
+        PartitionEvent.LOCATED: PartitionState.READY,
+        PartitionEvent.RELEASED: PartitionState.LOST,
+        PartitionEvent.DROPPED: PartitionState.DROPPED,
     },
-    State.READY: {
-        Event.ASKED: State.FETCHING,
-        Event.OUT_OF_RANGE: State.LOST,
-        Event.RELEASED: State.READY,
-        Event.DROPPED: State.DROPPED,
+    PartitionState.READY: {
+        PartitionEvent.ASKED: PartitionState.FETCHING,
+        PartitionEvent.OUT_OF_RANGE: PartitionState.LOST,
+        PartitionEvent.RELEASED: PartitionState.READY,
+        PartitionEvent.DROPPED: PartitionState.DROPPED,
     },
-    State.FETCHING: {
-        Event.NOTHING: State.WAITING,
-        Event.RECORDS: State.DELIVERING,
-        Event.OUT_OF_RANGE: State.LOST,
-        Event.RELEASED: State.READY,
-        Event.DROPPED: State.DROPPED,
+    PartitionState.FETCHING: {
+        PartitionEvent.NOTHING: PartitionState.WAITING,
+        PartitionEvent.RECORDS: PartitionState.DELIVERING,
+        PartitionEvent.OUT_OF_RANGE: PartitionState.LOST,
+        PartitionEvent.RELEASED: PartitionState.READY,
+        PartitionEvent.DROPPED: PartitionState.DROPPED,
     },
-    State.WAITING: {
-        Event.ASKED: State.FETCHING,
-        Event.RELEASED: State.READY,
-        Event.DROPPED: State.DROPPED,
+    PartitionState.WAITING: {
+        PartitionEvent.ASKED: PartitionState.FETCHING,
+        PartitionEvent.RELEASED: PartitionState.READY,
+        PartitionEvent.DROPPED: PartitionState.DROPPED,
     },
-    State.DELIVERING: {
-        Event.DELIVERED: State.READY,
-        Event.RELEASED: State.DELIVERING,
-        Event.DROPPED: State.DROPPED,
+    PartitionState.DELIVERING: {
+        PartitionEvent.DELIVERED: PartitionState.READY,
+        PartitionEvent.RELEASED: PartitionState.DELIVERING,
+        PartitionEvent.DROPPED: PartitionState.DROPPED,
     },
-    State.DROPPED: dict.fromkeys(Event, State.DROPPED),
+    PartitionState.DROPPED: dict.fromkeys(PartitionEvent, PartitionState.DROPPED),
 }
 """The next state after an event; no other pairs may occur."""
 
@@ -174,7 +174,7 @@ class FollowedPartition:
         """:param existed: ``True`` if it existed when following began, so that catching up waits for it."""
         self.number = number
         self.follower = follower
-        self.state = State.LOST
+        self.state = PartitionState.LOST
         self.holder: Holder | None = None
         self.leader: int | None = None
         self.leader_epoch = -1
@@ -207,7 +207,7 @@ class FollowedPartition:
     @property
     def dropped(self) -> bool:
         """``True`` if no more of its records may be delivered."""
-        return self.state is State.DROPPED
+        return self.state is PartitionState.DROPPED
 
     @property
     def settled(self) -> bool:
@@ -244,13 +244,13 @@ class FollowedPartition:
 
     # Events
 
-    def handle(self, event: Event) -> None:
+    def handle(self, event: PartitionEvent) -> None:
         """Go to the next state: see `TRANSITIONS`."""
         self.state = TRANSITIONS[self.state][event]
 
     def drop(self) -> None:
         """Deliver nothing more: it was removed from the topic, or following has ended."""
-        self.handle(Event.DROPPED)
+        self.handle(PartitionEvent.DROPPED)
         if self.holder is not None:
             self.holder.release(self)
 
@@ -278,7 +278,7 @@ class FollowedPartition:
             # has no epochs, as with `message.format.version` 0.10.
             found = Found.UNCERTAIN
             self.position = int(position)
-        self.handle(Event.LOCATED)
+        self.handle(PartitionEvent.LOCATED)
         self._beyond_since_s = None
         return found
 
@@ -298,7 +298,7 @@ class FollowedPartition:
         """Locate the position again if nothing was read: it may be that of a former topic of this name."""
         if self._fresh:
             self.position = self._goal = None
-            self.handle(Event.OUT_OF_RANGE)
+            self.handle(PartitionEvent.OUT_OF_RANGE)
 
     def note_end(self, fetched: Fetched, *, now_s: float) -> None:
         """Note the high watermark and the last stable offset, if the leader sent them."""
@@ -327,14 +327,14 @@ class FollowedPartition:
 
     def begin_delivery(self, fetch_round: int) -> None:
         """Note that batches of this round are being delivered."""
-        self.handle(Event.RECORDS)
+        self.handle(PartitionEvent.RECORDS)
         self.last_round = fetch_round
         self._nothing_since_s = self._transaction_since_s = None
         self._fresh = False
 
     def end_delivery(self, now_s: float) -> None:
         """Note that the records were delivered, or as many as can be read."""
-        self.handle(Event.DELIVERED)
+        self.handle(PartitionEvent.DELIVERED)
         self._look_for_transaction(now_s)
 
     def mark_failed(self, failure: ReadFailure, *, now_s: float, transient: bool = False) -> None:
@@ -383,7 +383,7 @@ class FollowedPartition:
             self._missing_since_s = now_s
             return False
         is_gone = now_s - self._missing_since_s >= _GONE_AFTER_S
-        return is_gone and self.failures > 0 and self.state is not State.DELIVERING
+        return is_gone and self.failures > 0 and self.state is not PartitionState.DELIVERING
 
 
 class Positions:

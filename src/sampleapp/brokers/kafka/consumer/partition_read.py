@@ -56,7 +56,7 @@ class PartitionRead:
         """``True`` if its extent must be asked for before it is read."""
         self.gone: GoneRecords | None = None
         self.beyond: int | None = None
-        """The high watermark, if the position is beyond it."""
+        """The end of the log, or of the leader epoch of the position, if the position is beyond it."""
         self.records: list[ConsumerRecord] = []
         self.source: Iterator[ConsumerRecord | TooLargeBatch | int | None] = iter(())
         """The undecoded rest of the last response; see `sampleapp.brokers.kafka.batches.read_gradually`."""

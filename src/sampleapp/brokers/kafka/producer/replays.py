@@ -262,7 +262,7 @@ class ReplayDetection:
                     found.callback(records.get((stored.topic, stored.partition), b""))
             self._fetch_next(client, node_id)
 
-        # A fault of the service ends this request as well, so that nobody waits for it.
+        # A fault of the service ends this request as well: its callers must not wait until their deadlines.
         maybeDeferred(_fetch_together, client, node_id, some).addBoth(answered)
 
     async def _fetch(self, client: ClusterClient, stored: RecordMetadata) -> bytes | None:
