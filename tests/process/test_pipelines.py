@@ -27,9 +27,7 @@ VARIABLES = {"hook": "h", "partition": "0", "file": "a.js"}
 """The values of variables in paths; of any other, and of a new one, it is a topic."""
 
 
-@pytest.fixture(
-    params=["memory", *(pytest.param(each, marks=pytest.mark.slow) for each in ("sqlite", "kafka"))]
-)
+@pytest.fixture(params=["memory", "sqlite", "kafka"])
 def service(request, start):
     options = ["--drain-timeout", "600"]
     if request.param != "kafka":
@@ -130,6 +128,7 @@ def leave(service, operation, count, way):
             return
 
 
+@pytest.mark.slow
 def test_every_route_answers_a_whole_pipeline_and_nothing_is_left_of_its_clients(service):
     check(service, 230)
 

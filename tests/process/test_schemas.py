@@ -27,7 +27,9 @@ def status(service, content):
             return error.code
 
 
-@pytest.mark.parametrize("write", [in_place, by_rename, by_link])
+@pytest.mark.parametrize(
+    "write", [by_rename, *(pytest.param(each, marks=pytest.mark.slow) for each in (in_place, by_link))]
+)
 def test_a_change_counts_within_five_seconds_and_a_mistake_changes_nothing(start, tmp_path, write):
     directory = tmp_path / "schemas"
     directory.mkdir()

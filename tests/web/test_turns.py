@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections import deque
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from twisted.internet.task import Clock
@@ -297,6 +298,7 @@ of_pipelines = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(data=st.one_of(of_paths, of_fields, of_many_fields, of_chunks, of_bodies, of_lines, of_pipelines))
 @example(

@@ -139,6 +139,7 @@ def faults(monkeypatch):
     return Faults(monkeypatch)
 
 
+@pytest.mark.slow
 @settings(
     max_examples=60,
     phases=[Phase.explicit, Phase.generate],
