@@ -327,7 +327,8 @@ class _Totals:
         self.records += len(records)
         topics = {record.topic for record in records}
         if len(topics) == 1:
-            self._add(topics.pop(), len(records), sum(map(length_of, records)))
+            lengths = [len(record.key or b"") + len(record.value or b"") for record in records]
+            self._add(topics.pop(), len(records), sum(lengths))
         else:
             for record in records:
                 self._add(record.topic, 1, length_of(record))

@@ -10,6 +10,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
+from itertools import groupby
+from operator import attrgetter
+from typing import Final
 
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.interfaces import IReactorTime
@@ -49,6 +52,8 @@ from sampleapp.measures import Waiting
 from sampleapp.model import Record, RecordMetadata, is_legal_topic
 
 __all__ = ["Accumulator"]
+
+_response_of: Final = attrgetter("response")
 
 
 class Accumulator:
@@ -400,18 +405,20 @@ class Accumulator:
         :param offset: of the first record; each of the others has the next one.
         """
         self._used -= batch.held
-        for enqueue, pending in enumerate(batch.records, offset):
-            response = pending.response
+        for response, some in _by_response(batch.records):
             try:
                 if isinstance(response, BatchResult):
-                    response.put(
-                        pending.index, RecordMetadata(topic=topic, partition=partition, offset=enqueue)
-                    )
+                    stored = [
+                        RecordMetadata(topic=topic, partition=partition, offset=each)
+                        for each in range(offset, offset + len(some))
+                    ]
+                    response.put([pending.index for pending in some], stored)
                 elif not response.called:
-                    response.callback(RecordMetadata(topic=topic, partition=partition, offset=enqueue))
+                    response.callback(RecordMetadata(topic=topic, partition=partition, offset=offset))
             except Exception:  # noqa: BLE001 -- such as MemoryError; the other callers are answered
                 self._log.failure("Answering for a record of {topic} failed", topic=topic)
-                _respond_with((pending,), OutcomeUnknown(SERVICE_FAULT.public))
+                _respond_with(some, OutcomeUnknown(SERVICE_FAULT.public))
+            offset += len(some)
         self._notify_if_empty()
 
     def fail(self, records: Iterable[Pending], error: PublishError) -> None:
@@ -531,11 +538,21 @@ class Accumulator:
         return expired is not None
 
 
+def _by_response(
+    records: Sequence[Pending],
+) -> Iterable[tuple[Deferred[RecordMetadata] | BatchResult, Sequence[Pending]]]:
+    """Divide records into runs that share a response."""
+    if len(records) == 1:
+        # Most batches; grouping takes longer than the rest of answering.
+        return ((records[0].response, records),)
+    return ((response, list(some)) for response, some in groupby(records, _response_of))
+
+
 def _respond_with(records: Iterable[Pending], error: PublishError) -> None:
     for pending in records:
         response = pending.response
         if isinstance(response, BatchResult):
-            response.put(pending.index, error)
+            response.put((pending.index,), (error,))
         elif not response.called:
             # Each caller gets an exception of its own, since raising and chaining change it.
             response.errback(type(error)(*error.args))

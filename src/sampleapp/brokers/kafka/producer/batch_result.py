@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import cast
 
 from twisted.internet.defer import Deferred
@@ -31,15 +32,19 @@ class BatchResult:
         self.done: Deferred[list[Outcome]] = Deferred()
         """Fires with all outcomes, in a list that the caller may keep. Cancelling stops only the waiting."""
 
-    def put(self, index: int, outcome: Outcome) -> None:
-        """Set the outcome of one record, unless it has one or the caller was answered."""
-        if self._missing and self._outcomes[index] is None:
-            self._outcomes[index] = outcome
-            self._missing -= 1
-            if not self._missing:
-                outcomes = self._close()
-                if not self.done.called:
-                    self.done.callback(cast("list[Outcome]", outcomes))
+    def put(self, indexes: Sequence[int], outcomes: Sequence[Outcome]) -> None:
+        """Set the outcomes of records, unless they have one or the caller was answered."""
+        known = self._outcomes
+        if not self._missing:
+            return
+        for index, outcome in zip(indexes, outcomes, strict=True):
+            if known[index] is None:
+                known[index] = outcome
+                self._missing -= 1
+        if not self._missing:
+            self._close()
+            if not self.done.called:
+                self.done.callback(cast("list[Outcome]", known))
 
     def reject(self, error: PublishError) -> None:
         """Answer the caller with one error: none of the records was published."""
@@ -47,6 +52,5 @@ class BatchResult:
         if not self.done.called:
             self.done.errback(error)
 
-    def _close(self) -> list[Outcome | None]:
-        outcomes, self._outcomes, self._missing = self._outcomes, [], 0
-        return outcomes
+    def _close(self) -> None:
+        self._outcomes, self._missing = [], 0

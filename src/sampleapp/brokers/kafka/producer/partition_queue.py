@@ -342,10 +342,6 @@ class IdentifiedRecords:
         """Return the number of records."""
         return sum(map(len, self._by_request.values()))
 
-    def __bool__(self) -> bool:
-        """Return ``True`` if there are records."""
-        return bool(self._by_request)
-
     @property
     def next_size(self) -> int:
         """The bytes of the record that `take` would return."""
@@ -655,7 +651,7 @@ class PartitionQueue:
         self._attempts = 0
         self._suspect_until_s = 0.0
         self._reason = None
-        self.state = to[0] if self._waiting or self._identified else to[1]
+        self.state = to[0] if self.held else to[1]
         return batch
 
     def try_again_after(
@@ -828,11 +824,12 @@ class PartitionQueue:
         return to
 
     def _enter(self, to: tuple[QueueState, QueueState]) -> None:
-        self.state = to[0] if self._waiting or self._identified else to[1]
+        self.state = to[0] if self._waiting or self._identified.held else to[1]
 
     @property
     def _takes_identified(self) -> bool:
-        return bool(self._identified) and (self._is_identified_next or not self._waiting)
+        # Every record has a size above 0.
+        return self._identified.held > 0 and (self._is_identified_next or not self._waiting)
 
     def _take_waiting(self) -> list[Pending]:
         unsent = [*self._waiting, *self._identified.take_all()]

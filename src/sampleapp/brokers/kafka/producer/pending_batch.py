@@ -208,7 +208,7 @@ class PendingBatch:
                 name = record.topic
                 batches = by_topic[name] if name in by_topic else self._batches_of(name)
             if batches is None or size is None:
-                outcomes.put(index, illegal_topic() if batches is None else illegal_header())
+                outcomes.put((index,), (illegal_topic() if batches is None else illegal_header(),))
                 continue
             partition, count = record.partition, batches.count
             if not count:
@@ -218,7 +218,8 @@ class PendingBatch:
                     # Of one partition, records with and without a key keep their order.
                     partition = (hashed or 0) % count
             elif not 0 <= partition < count:
-                outcomes.put(index, self._accumulator.unknown_partition_error(batches.topic, partition))
+                error = self._accumulator.unknown_partition_error(batches.topic, partition)
+                outcomes.put((index,), (error,))
                 continue
             batch = batches.by_partition.get(partition)
             if batch is None:
@@ -243,7 +244,7 @@ class PendingBatch:
 
     def _put(self, result: RecordMetadata | Failure, index: int) -> None:
         outcome: object = result.value if isinstance(result, Failure) else result
-        self._outcomes.put(index, cast("Outcome", outcome))
+        self._outcomes.put((index,), (cast("Outcome", outcome),))
 
     def _batches_of(self, name: str) -> _TopicBatches | None:
         topic = self._accumulator.topic(name)
