@@ -147,7 +147,7 @@ def test_a_variable_without_a_token_is_rejected_and_not_repeated():
     ],
 )
 def test_who_sends_a_token_without_encryption_is_told_so(url, is_told, capsys):
-    from sampleapp.cli._token_option import warn_of_unencrypted_token
+    from sampleapp.cli._options import warn_of_unencrypted_token
 
     warn_of_unencrypted_token(url=url, token=TOKEN)
     assert ("without encryption" in capsys.readouterr().err) == is_told

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from sampleapp.cli._warnings import warnings_on_stderr
+from sampleapp.cli._consume_broker import warnings_on_stderr
 from tests.support.kafka_log import produce
 from tests.support.kafka_simulator import Cluster, FollowingSetup, values
 from tests.support.mock_cluster import MockCluster

@@ -13,11 +13,10 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 
 from sampleapp.brokers.memory import MemoryBroker
-from sampleapp.cli._file_publisher import publish_lines
-from sampleapp.cli._line_readers import ContentReader
+from sampleapp.cli._line_readers import ContentReader, Template
 from sampleapp.cli._lines import LineSource
-from sampleapp.cli._template import Template
-from sampleapp.cli._times import date_time
+from sampleapp.cli._options import date_time
+from sampleapp.cli._publish_lines import publish_lines
 from sampleapp.client import Client, Message, Page, PartlyPublished, ProblemError
 from sampleapp.errors import UnknownTopic
 from sampleapp.model import ConsumerRecord, Record, RecordMetadata

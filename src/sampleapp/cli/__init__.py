@@ -14,16 +14,11 @@ from typing import Any
 import click
 
 from sampleapp import __version__
-from sampleapp.cli._consume import consume
-from sampleapp.cli._delete import delete
 from sampleapp.cli._hook import hook
-from sampleapp.cli._output import INTERRUPTED, note
-from sampleapp.cli._publish import publish
-from sampleapp.cli._readings import readings
-from sampleapp.cli._serve import serve
-from sampleapp.cli._streams import discard_stdout, open_standard_streams
+from sampleapp.cli._output import INTERRUPTED, discard_stdout, note, open_standard_streams
+from sampleapp.cli._publish import delete, publish
+from sampleapp.cli._read import consume, readings, topics
 from sampleapp.cli._token import token
-from sampleapp.cli._topics import topics
 from sampleapp.file_permissions import system_error
 
 __all__ = ["main"]
@@ -83,6 +78,23 @@ def main() -> None:
 
     This command runs the service, sends requests to a running one, or reads its broker.
     """
+
+
+class _PassedOn(click.Command):
+    """A command that passes on all its arguments, ``--help`` and ``--`` included."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Accept all arguments unparsed."""
+        ctx.params["options"] = tuple(args)
+        return []
+
+
+@click.command(cls=_PassedOn, add_help_option=False, short_help="Run the service.")
+def serve(*, options: tuple[str, ...]) -> None:
+    """Run the service until Ctrl-C or SIGTERM."""
+    from sampleapp.service.serve import serve
+
+    serve(options)
 
 
 main.add_command(serve)

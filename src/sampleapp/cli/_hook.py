@@ -14,9 +14,7 @@ import click
 
 from sampleapp.cli._callers_file import append_lines, hook_lines, names_in, replace_file, require_valid
 from sampleapp.cli._options import OptionWithVariable, WithDashes, parsed_url
-from sampleapp.cli._output import CommandFailed, note
-from sampleapp.cli._streams import discard_stdout
-from sampleapp.cli._visible import visible
+from sampleapp.cli._output import CommandFailed, discard_stdout, note, visible
 
 __all__ = ["hook"]
 

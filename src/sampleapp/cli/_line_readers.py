@@ -10,10 +10,8 @@ from typing import Final, Protocol, TypeAlias, TypeVar
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from sampleapp.cli._base64 import from_base64
 from sampleapp.cli._lines import MAX_LINE_BYTES, Line
-from sampleapp.cli._template import Template
-from sampleapp.cli._times import date_time
+from sampleapp.cli._options import date_time, from_base64
 from sampleapp.client import Message
 from sampleapp.errors import MessageError
 from sampleapp.messages.json_text import require_json
@@ -26,7 +24,17 @@ from sampleapp.messages.timestamps import (
 )
 from sampleapp.model import FINGERPRINT_HEADER, is_legal_topic
 
-__all__ = ["ContentReader", "LineReader", "MessageReader", "Request", "Tombstone"]
+__all__ = ["ContentReader", "LineReader", "MessageReader", "Request", "Template", "Tombstone"]
+
+
+class Template(Struct, frozen=True, kw_only=True):
+    """The members that the messages of one command share; see `sampleapp.client.Message`."""
+
+    topic: str
+    key: str | bytes | None = None
+    headers: dict[str, str] | None = None
+    timestamp: datetime | None = None
+
 
 _T = TypeVar("_T")
 

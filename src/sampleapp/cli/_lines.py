@@ -1,14 +1,19 @@
-"""Splitting a stream of bytes into lines, in bounded memory."""
+"""Lines of a file, pipe or terminal, in bounded memory and without blocking the reactor."""
 
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable
+from queue import SimpleQueue
+from threading import Thread
+from typing import IO, Any
 
 from msgspec import Struct
 from twisted.internet.defer import Deferred, DeferredLock
+from twisted.python.failure import Failure
 
-__all__ = ["MAX_LINE_BYTES", "Line", "LineSource", "LineSplitter"]
+__all__ = ["MAX_LINE_BYTES", "ChunkReader", "Line", "LineSource", "LineSplitter"]
 
 # Far above the service's limit (--max-body, 1 MiB by default), so that the service rejects a long line.
 MAX_LINE_BYTES = 16 * 1024 * 1024
@@ -129,3 +134,46 @@ def _fitting(lines: list[Line], max_bytes: int) -> int:
     """Return the number of lines at the beginning that fit, but at least one."""
     sizes = itertools.accumulate(line.size for line in lines)
     return max(1, sum(size <= max_bytes for size in sizes))
+
+
+CHUNK_BYTES = 256 * 1024
+
+
+class ChunkReader:
+    """
+    Reads one chunk at a time, in a thread of its own.
+
+    A read from a terminal, a pipe or a network file may block for ever. So the thread is a daemon, and not
+    one of the reactor's: it does not keep the process from ending. It reads from the descriptor, since a
+    buffered file would be locked when the interpreter finalizes it.
+    """
+
+    def __init__(self, *, file: IO[bytes], reactor: Any) -> None:
+        """
+        :param file: must stay open while it is read.
+        :param reactor: the chunks are delivered in its thread.
+        """
+        self._descriptor = file.fileno()
+        self._reactor = reactor
+        self._wanted: SimpleQueue[Deferred[bytes]] = SimpleQueue()
+        Thread(target=self._run, daemon=True).start()
+
+    def read(self) -> Deferred[bytes]:
+        """
+        Read the available bytes, up to a limit, and wait for at least one byte.
+
+        :return: fires with the bytes; without any at the end of the file. Fails with `OSError`.
+        """
+        wanted: Deferred[bytes] = Deferred()
+        self._wanted.put(wanted)
+        return wanted
+
+    def _run(self) -> None:
+        while True:
+            wanted = self._wanted.get()
+            try:
+                data = os.read(self._descriptor, CHUNK_BYTES)
+            except OSError:
+                self._reactor.callFromThread(wanted.errback, Failure())
+            else:
+                self._reactor.callFromThread(wanted.callback, data)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import atexit
 import contextlib
 import errno
+import os
+import re
 import select
 import signal
 import sys
@@ -14,19 +16,88 @@ from contextlib import contextmanager
 import click
 import msgspec
 
-from sampleapp.cli._streams import discard_stdout
-from sampleapp.cli._visible import escaped_json, visible
-
 __all__ = [
     "INTERRUPTED",
     "CommandFailed",
     "OutputLost",
+    "discard_stdout",
+    "escaped_json",
     "flush_results",
     "interrupt_output",
     "note",
     "note_terminal",
+    "open_standard_streams",
     "print_result",
+    "visible",
 ]
+
+
+def open_standard_streams() -> None:
+    """
+    Replace each closed standard stream.
+
+    Otherwise the next file or socket would get its descriptor, and be written or read by mistake. The
+    replacement of stdin cannot be read, and that of stdout cannot be written, so that their use fails as
+    expected (EBADF). Output to the replacement of stderr is discarded.
+    """
+    for descriptor, flags in enumerate((os.O_WRONLY, os.O_RDONLY, os.O_WRONLY)):
+        if not _is_open(descriptor):
+            # A new file gets the lowest free descriptor: this one, since the lower ones are open.
+            os.open(os.devnull, flags)
+    # Never closed, like the streams that they replace.
+    sys.stdin = sys.stdin or open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 -- see above
+    sys.stdout = sys.stdout or open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 -- see above
+    sys.stderr = sys.stderr or open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 -- see above
+
+
+def _is_open(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True
+
+
+def discard_stdout() -> None:
+    """
+    Discard pending output to stdout.
+
+    Otherwise the interpreter would write it again when it ends, and fail or block again.
+    """
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)
+
+
+# C0 and C1 controls and DEL (ECMA-48); line and paragraph separators; controls for the direction of text
+# (UAX #9, section 2), which can make "evil.txt" look like "txt.live"; lone surrogates.
+_CONTROLS = "\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
+_IN_TEXT = re.compile(f"[{_CONTROLS}]")
+# In JSON, the C0 controls can occur only in strings, which have them escaped already.
+_IN_JSON = re.compile(f"(?![\x00-\x1f])[{_CONTROLS}]")
+
+
+def visible(text: str) -> str:
+    r"""
+    Replace control characters by escapes, such as ``\x1b`` or ``\u202e``; tabs and line feeds stay.
+
+    :param text: any text, perhaps from an attacker.
+    """
+    return _IN_TEXT.sub(_python_escape, text)
+
+
+def escaped_json(document: bytes) -> bytes:
+    """
+    Replace control characters in a line of JSON by JSON's escapes, so that its value stays the same.
+
+    :param document: the line, in UTF-8.
+    """
+    return _IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", document.decode("utf-8")).encode("utf-8")
+
+
+def _python_escape(found: re.Match[str]) -> str:
+    return found[0] if found[0] in "\n\t" else ascii(found[0])[1:-1]
+
 
 INTERRUPTED = 130
 """By the shells' convention: 128 and the number of SIGINT."""

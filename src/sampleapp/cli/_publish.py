@@ -1,4 +1,4 @@
-"""``sampleapp publish``: publish one message, the lines or messages of a file, or a file as it is."""
+"""``sampleapp publish``: a message, the lines or messages of a file, or a file; and ``sampleapp delete``."""
 
 from __future__ import annotations
 
@@ -7,13 +7,24 @@ import re
 import stat
 import sys
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
-from sampleapp.cli._base64 import from_base64
-from sampleapp.cli._options import WithDashes, base64_key, checked_text, topic_name, url_option
+from sampleapp.cli._options import (
+    WithDashes,
+    base64_key,
+    checked_text,
+    date_time,
+    from_base64,
+    new_client,
+    token_option,
+    topic_name,
+    url_option,
+    warn_of_unencrypted_token,
+)
 from sampleapp.cli._output import (
     INTERRUPTED,
     CommandFailed,
@@ -23,27 +34,22 @@ from sampleapp.cli._output import (
     note_terminal,
     print_result,
 )
-from sampleapp.cli._record import ResponseLost, publish_record
-from sampleapp.cli._run import run
-from sampleapp.cli._template import Template
-from sampleapp.cli._times import date_time
-from sampleapp.cli._token_option import new_client, token_option, warn_of_unencrypted_token
+from sampleapp.cli._run import command_failure, note_waiting, run
 from sampleapp.messages.timestamps import InvalidTimestamp, parse_timestamp
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from datetime import datetime
 
     from twisted.internet.defer import Deferred
 
-    from sampleapp.cli._line_readers import LineReader
+    from sampleapp.cli._line_readers import LineReader, Template
     from sampleapp.cli._report import LineResult, Report
     from sampleapp.client import Client
     from sampleapp.model import RecordMetadata
 
     _Request: TypeAlias = Callable[[Client], Deferred[RecordMetadata]]
 
-__all__ = ["publish"]
+__all__ = ["ResponseLost", "delete", "publish", "publish_record"]
 
 # Enough for the service to have the next batch always; more batches would only wait there.
 BATCHES_IN_FLIGHT = 4
@@ -238,6 +244,8 @@ def publish(
         request = _raw_request(topic=topic, key=raw_key, body=_read(raw_path), is_idempotent=is_idempotent)
         publish_record(request, what="message", url=url, token=token)
         return
+    from sampleapp.cli._line_readers import ContentReader, Template
+
     template = Template(
         topic=topic,
         key=_checked_key(key) if key_base64 is None else key_base64,
@@ -245,8 +253,6 @@ def publish(
         timestamp=timestamp,
     )
     if path is not None:
-        from sampleapp.cli._line_readers import ContentReader
-
         _publish_file(
             ContentReader(template, is_base64=is_base64),
             path=path,
@@ -411,10 +417,9 @@ def _publish_file(
     token: str | None,
 ) -> None:
     async def command(reactor: Any) -> None:
-        from sampleapp.cli._chunks import ChunkReader
-        from sampleapp.cli._file_publisher import publish_lines
-        from sampleapp.cli._lines import LineSource
-        from sampleapp.cli._progress import progress_of
+        from sampleapp.cli._lines import ChunkReader, LineSource
+        from sampleapp.cli._publish_lines import publish_lines
+        from sampleapp.cli._report import progress_of
 
         results = _Results()
         client = new_client(
@@ -469,3 +474,105 @@ def _key_seed(*, is_idempotent: bool, is_repeatable: bool) -> str | None:
         return None
     # The lines of two pipes may be equal and yet be meant to be published twice, such as a heartbeat.
     return "" if is_repeatable else _new_idempotency_key()
+
+
+DELETE_EPILOG = """
+\b
+Examples:
+  sampleapp delete readings kitchen
+  sampleapp delete readings ""
+  sampleapp delete readings -- -kitchen
+
+A key that begins with a dash, and is not a number, must follow "--".
+"""
+
+
+@click.command(cls=WithDashes, epilog=DELETE_EPILOG)
+@click.argument("topic", callback=topic_name)
+@click.argument("key", required=False)
+@click.option(
+    "--key-base64",
+    callback=base64_key,
+    metavar="BASE64",
+    help="Key of the tombstone in base64: for a key that is not text. Instead of KEY.",
+)
+@url_option
+@token_option
+def delete(*, topic: str, key: str | None, key_base64: bytes | None, url: str, token: str | None) -> None:
+    """
+    Publish a tombstone for KEY to TOPIC: a record with KEY and a null value.
+
+    If TOPIC is the topic of the readings, this removes the reading of KEY. In Kafka, a compacted topic loses
+    the older records with KEY some time later. In other topics, and in SQLite, they stay.
+
+    The result is one line of JSON with the topic, partition and offset of the tombstone.
+    """
+    # The bytes as typed, UTF-8 or not: a key may have any bytes.
+    wanted = key_base64 if key is None else os.fsencode(key)
+    if wanted is None:
+        raise click.UsageError("Missing argument 'KEY'.")
+    if key is not None and key_base64 is not None:
+        raise click.UsageError("Give one key: either KEY or --key-base64.")
+    warn_of_unencrypted_token(url=url, token=token)
+
+    def request(client: Client) -> Deferred[RecordMetadata]:
+        return client.delete(topic=topic, key=wanted)
+
+    publish_record(request, what="tombstone", url=url, token=token)
+
+
+REPEAT_FOR_S = 60.0
+
+
+class ResponseLost(CommandFailed):
+    """Published, but the response could not be printed. Publishing again would make a duplicate."""
+
+    exit_code = 3
+
+
+def publish_record(
+    request: Callable[[Client], Deferred[RecordMetadata]], *, what: str, url: str, token: str | None
+) -> None:
+    """
+    Publish a record, and print its topic, partition and offset.
+
+    :param request: publishes it with the client.
+    :param what: names the record in error messages: ``"message"``.
+    """
+
+    async def command(reactor: Any) -> None:
+        from twisted.internet.defer import CancelledError
+
+        from sampleapp.client import ClientError
+        from sampleapp.errors import InvalidMessage
+
+        said: list[str] = []
+
+        def say_once(error: ClientError) -> None:
+            if str(error) not in said:
+                said.append(str(error))
+                note(f"{error} Sending again for up to {REPEAT_FOR_S:g} seconds.")
+
+        client = new_client(
+            url=url, reactor=reactor, token=token, repeat_for_s=REPEAT_FOR_S, on_repeat=say_once
+        )
+        try:
+            metadata = await note_waiting(request(client), clock=reactor, url=url)
+        except ClientError as error:
+            outcome = f"The {what} may have been published." if error.possibly_published else ""
+            raise command_failure(error, outcome=outcome) from error
+        except InvalidMessage as error:
+            raise CommandFailed(str(error)) from error
+        except CancelledError as error:
+            doubt = getattr(error, "possibly_published", True)
+            note(f"Interrupted. {f'The {what} may have been' if doubt else 'Nothing was'} published.")
+            raise
+        try:
+            print_result(metadata)
+        except OutputLost as error:
+            raise ResponseLost(
+                f"The {what} was published (partition {metadata.partition}, offset {metadata.offset}). "
+                f"{error.message}"
+            ) from error
+
+    run(command)

@@ -18,8 +18,7 @@ from sampleapp.cli._callers_file import (
     token_lines,
 )
 from sampleapp.cli._options import WithDashes
-from sampleapp.cli._output import CommandFailed, note
-from sampleapp.cli._streams import discard_stdout
+from sampleapp.cli._output import CommandFailed, discard_stdout, note
 
 __all__ = ["token"]
 

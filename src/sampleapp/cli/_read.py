@@ -1,9 +1,9 @@
-"""``sampleapp consume``: print the records of a topic, from its broker or through the service."""
+"""Commands that read: ``sampleapp consume``, ``sampleapp topics`` and ``sampleapp readings``."""
 
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,16 +13,25 @@ from sampleapp.cli._options import (
     broker_option,
     broker_or_url_option,
     checked_text,
+    new_client,
     require_one_source,
+    token_option,
     topic_name,
+    url_option,
+    warn_of_unencrypted_token,
 )
-from sampleapp.cli._output import note
-from sampleapp.cli._run import run
-from sampleapp.cli._token_option import new_client, token_option, warn_of_unencrypted_token
+from sampleapp.cli._output import CommandFailed, flush_results, note, print_result
+from sampleapp.cli._run import command_failure, note_waiting, run
 
-__all__ = ["consume"]
+if TYPE_CHECKING:
+    from twisted.internet.defer import Deferred
 
-EPILOG = """
+    from sampleapp.client import Client, Snapshot, Version
+    from sampleapp.model import Reading
+
+__all__ = ["consume", "readings", "topics", "watch"]
+
+CONSUME_EPILOG = """
 \b
 Examples:
   sampleapp consume readings
@@ -65,7 +74,7 @@ def _headers(
     return tuple(headers)
 
 
-@click.command(cls=WithDashes, epilog=EPILOG)
+@click.command(cls=WithDashes, epilog=CONSUME_EPILOG)
 @click.argument("topic", callback=topic_name)
 @broker_option
 @broker_or_url_option
@@ -148,7 +157,7 @@ def consume(
         warn_of_unencrypted_token(url=url, token=token)
 
     async def command(reactor: Any) -> None:
-        from sampleapp.cli._topic import Selection, print_topic
+        from sampleapp.cli._consume_broker import Selection, print_topic
 
         selection = Selection(
             topic=topic,
@@ -164,7 +173,7 @@ def consume(
         if url is None:
             printed = await print_topic(selection, broker_url=broker, reactor=reactor)
         else:
-            from sampleapp.cli._pages import print_pages
+            from sampleapp.cli._consume_service import print_pages
 
             client = new_client(url=url, reactor=reactor, token=token)
             printed = await print_pages(selection, client=client, clock=reactor)
@@ -172,3 +181,147 @@ def consume(
             note(f"There are no records in {selection.describe()}{selection.filters()}.")
 
     run(command)
+
+
+TOPICS_EPILOG = """
+\b
+Examples:
+  sampleapp topics
+  sampleapp topics --url http://127.0.0.1:8080/
+  sampleapp topics --broker kafka://kafka1:9092
+"""
+
+
+@click.command(epilog=TOPICS_EPILOG)
+@broker_option
+@broker_or_url_option
+@token_option
+@click.pass_context
+def topics(context: click.Context, *, broker: str, url: str | None, token: str | None) -> None:
+    """
+    Print the names of the topics, one per line.
+
+    With --url, or the environment variable SAMPLEAPP_URL, these are the topics that you may publish to or
+    consume. Otherwise, and with --broker, they are those of the broker, without its internal ones.
+    """
+    require_one_source(context)
+    if url is not None:
+        warn_of_unencrypted_token(url=url, token=token)
+
+    async def command(reactor: Any) -> None:
+        from sampleapp.cli._consume_broker import started_broker
+        from sampleapp.client import ClientError
+        from sampleapp.errors import BrokerUnavailable
+
+        try:
+            if url is not None:
+                listed = new_client(url=url, reactor=reactor, token=token).topics()
+                names = await note_waiting(listed, clock=reactor, url=url)
+            else:
+                async with started_broker(broker, reactor=reactor) as started:
+                    names = list(await started.list_topics())
+        except ClientError as error:
+            raise command_failure(error) from error
+        except BrokerUnavailable as error:
+            raise CommandFailed(str(error)) from error
+        for name in names:
+            # No character of a name needs an escape.
+            print_result(name.encode("ascii"), flush=False)
+        flush_results()
+        if not names:
+            note("There are no topics.")
+
+    run(command)
+
+
+POLL_INTERVAL_S = 1.0
+MAX_RETRY_AFTER_S = 30.0
+
+READINGS_EPILOG = """
+\b
+Examples:
+  sampleapp readings
+  sampleapp readings --version 2
+  sampleapp readings --version 2 --watch
+"""
+
+
+@click.command(epilog=READINGS_EPILOG)
+@click.option(
+    "--version",
+    "version_name",
+    type=click.Choice(["1", "2"]),
+    default="1",
+    show_default=True,
+    help="Version of the representation: 1 for the values, 2 for values with their ids.",
+)
+@click.option(
+    "--watch",
+    "watching",
+    is_flag=True,
+    help="Print the readings again each time they change, until Ctrl-C. If the service does not answer, ask "
+    "again until it does.",
+)
+@url_option
+@token_option
+def readings(*, version_name: str, watching: bool, url: str, token: str | None) -> None:
+    """Print the readings as one line of JSON."""
+    warn_of_unencrypted_token(url=url, token=token)
+    version: Version = 2 if version_name == "2" else 1
+
+    async def command(reactor: Any) -> None:
+        from sampleapp.client import ClientError
+
+        client = new_client(url=url, reactor=reactor, token=token)
+        try:
+            if watching:
+                await watch(client=client, version=version, reactor=reactor, url=url)
+            else:
+                polled = client.poll(version=version)
+                snapshot: Snapshot[Any] = await note_waiting(polled, clock=reactor, url=url)
+                print_result(snapshot.readings)
+        except ClientError as error:
+            raise command_failure(error) from error
+
+    run(command)
+
+
+async def watch(*, client: Client, version: Version, reactor: Any, url: str) -> None:
+    """
+    Print the readings, and again each time they have changed, until cancelled.
+
+    :raise sampleapp.client.ClientError: a later request would fail in the same way.
+    """
+    from twisted.internet.defer import CancelledError
+    from twisted.internet.task import deferLater
+
+    from sampleapp.client import ClientError
+
+    snapshot: Snapshot[Any] | None = None
+    printed: list[float] | list[Reading] | None = None
+    away = False
+    try:
+        while True:
+            pause_s = POLL_INTERVAL_S
+            try:
+                polled: Deferred[Snapshot[Any]] = client.poll(version=version, after=snapshot)
+                snapshot = await note_waiting(polled, clock=reactor, url=url)
+            except ClientError as error:
+                if not error.retriable:
+                    raise
+                pause_s = max(pause_s, min(getattr(error, "retry_after_s", None) or 0, MAX_RETRY_AFTER_S))
+                if not away:
+                    note(f"{error} Asking again until there is an answer.")
+                away = True
+            else:
+                if away:
+                    note("The service answers again.")
+                away = False
+                # Not by the snapshot alone: without entity tags, each snapshot is new.
+                if snapshot.readings != printed:
+                    printed = snapshot.readings
+                    print_result(printed)
+            await deferLater(reactor, pause_s)
+    except CancelledError:
+        # Ctrl-C is the regular end of --watch.
+        return

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from twisted.internet.task import Clock
 
-from sampleapp.cli._progress import progress_of
-from sampleapp.cli._report import Report
+from sampleapp.cli._report import Report, progress_of
 
 
 def test_only_a_service_that_is_waited_for_is_worth_a_line(tmp_path, capsys):

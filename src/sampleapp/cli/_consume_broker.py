@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, Final
 
 import click
 from msgspec import Struct
@@ -13,11 +13,10 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import LoopingCall, deferLater
 from twisted.python.failure import Failure
+from zope.interface import implementer, provider
 
 from sampleapp.brokers import BrokerURLError, from_url
-from sampleapp.cli._output import CommandFailed, flush_results, note
-from sampleapp.cli._printer import Printer
-from sampleapp.cli._warnings import warnings_on_stderr
+from sampleapp.cli._output import CommandFailed, flush_results, note, print_result
 from sampleapp.errors import (
     BrokerUnavailable,
     InvalidParameters,
@@ -26,14 +25,15 @@ from sampleapp.errors import (
     UnknownPartition,
     UnknownTopic,
 )
-from sampleapp.interfaces import IBroker, ISubscription
-from sampleapp.model import EARLIEST, FromOffsets, ReadRequest
+from sampleapp.interfaces import IBroker, IRecordObserver, ISubscription
+from sampleapp.model import EARLIEST, ConsumerRecord, FromOffsets, ReadRequest
 from sampleapp.records.cursor import Cursor
 from sampleapp.records.position_errors import PositionExpired, PositionUnknown, TopicReplaced
 from sampleapp.records.positions import Position, parse_position
 from sampleapp.records.read_parameters import parse_start
+from sampleapp.records.record_lines import record_line
 
-__all__ = ["Selection", "print_topic", "print_topic_of", "started_broker"]
+__all__ = ["Printer", "Selection", "print_topic", "print_topic_of", "started_broker", "warnings_on_stderr"]
 
 CHECK_INTERVAL_S = 0.25
 REPORT_AFTER_S = 2.0
@@ -293,3 +293,92 @@ class _Supervisor:
         return " ".join(
             each for each in reasons if not any(each != other and each in other for other in reasons)
         )
+
+
+@implementer(IRecordObserver)
+class Printer:
+    """Prints each record as it arrives, until it has printed enough, or stdout has no reader."""
+
+    def __init__(
+        self,
+        *,
+        follow: bool,
+        limit: int | None,
+        key: bytes | None = None,
+        headers: Iterable[tuple[str, bytes]] = (),
+    ) -> None:
+        """
+        :param follow: True to go on after all existing records have been printed.
+        :param limit: the maximum number of records to print.
+        :param key: print only records with this key; ``None`` for all records.
+        :param headers: print only records with these headers.
+        """
+        self.done: Deferred[None] = Deferred()
+        """Fires when nothing more will be printed; fails with an exception that click shows."""
+        self.received = self.printed = 0
+        self.caught_up_once = False
+        """True if all existing records have been printed."""
+        self._follow = follow
+        self._limit = limit
+        self._key = key
+        self._headers = headers
+
+    @property
+    def count(self) -> int | None:
+        """The number of printed records; ``None`` if no record was printed, but there may be some."""
+        return self.printed if self.printed or self.caught_up_once else None
+
+    def record_received(self, record: ConsumerRecord) -> None:
+        """Print a record. A slow reader blocks this call, and so slows the broker down."""
+        self.received += 1
+        if self.done.called or not record.matches(self._key, self._headers):
+            return
+        try:
+            # Existing records follow each other closely; a new record may be the last for a long time.
+            print_result(record_line(record), flush=self.caught_up_once)
+        except (click.exceptions.Exit, click.ClickException) as error:
+            self.done.errback(error)
+            return
+        self.printed += 1
+        if self.printed == self._limit:
+            self.done.callback(None)
+
+    def caught_up(self) -> None:
+        """Finish, or flush the printed records."""
+        self.caught_up_once = True
+        if self.done.called:
+            return
+        if not self._follow:
+            self.done.callback(None)
+            return
+        try:
+            flush_results()
+        except (click.exceptions.Exit, click.ClickException) as error:
+            self.done.errback(error)
+
+    def reset(self) -> None:
+        """Go on with the records of the new topic; printed records stay."""
+
+
+_KAFKA = "sampleapp.brokers.kafka.consumer"
+_NAMESPACES: Final = frozenset(
+    {f"{_KAFKA}.delivery.Delivery", f"{_KAFKA}.fetcher._NotWaiting", f"{_KAFKA}.subscription.Subscription"}
+)
+"""Loggers of warnings about records. The state of the broker is in its health instead."""
+
+
+@contextmanager
+def warnings_on_stderr() -> Iterator[None]:
+    """Show warnings about skipped records, and about a topic that is read again from its start."""
+    from twisted.logger import ILogObserver, LogEvent, LogLevel, formatEvent, globalLogPublisher
+
+    @provider(ILogObserver)
+    def show(event: LogEvent) -> None:
+        if event.get("log_level") is LogLevel.warn and event.get("log_namespace") in _NAMESPACES:
+            note(f"{formatEvent(event)}.")
+
+    globalLogPublisher.addObserver(show)
+    try:
+        yield
+    finally:
+        globalLogPublisher.removeObserver(show)

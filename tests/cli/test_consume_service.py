@@ -9,8 +9,8 @@ import pytest
 from twisted.internet.defer import CancelledError, Deferred, fail, succeed
 from twisted.internet.task import Clock
 
-from sampleapp.cli._pages import print_pages
-from sampleapp.cli._topic import Selection
+from sampleapp.cli._consume_broker import Selection
+from sampleapp.cli._consume_service import print_pages
 from sampleapp.client import (
     Forbidden,
     Page,

@@ -11,7 +11,7 @@ from twisted.internet.task import Clock
 from zope.interface import implementer
 
 from sampleapp.brokers.memory import MemoryBroker
-from sampleapp.cli._topic import Selection, print_topic_of
+from sampleapp.cli._consume_broker import Selection, print_topic_of
 from sampleapp.interfaces import IRecordObserver
 from sampleapp.model import Health, ReadRequest
 from tests.support.brokers import record

@@ -10,10 +10,9 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 
+from sampleapp.cli._consume_broker import Printer, Selection
 from sampleapp.cli._output import CommandFailed, flush_results, note
-from sampleapp.cli._printer import Printer
 from sampleapp.cli._run import command_failure, note_waiting
-from sampleapp.cli._topic import Selection
 from sampleapp.client import (
     ClientError,
     Page,

@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.task import Clock
 
-from sampleapp.cli._file_publisher import publish_lines
-from sampleapp.cli._line_readers import ContentReader, MessageReader
+from sampleapp.cli._line_readers import ContentReader, MessageReader, Template
 from sampleapp.cli._lines import LineSource, LineSplitter
-from sampleapp.cli._template import Template
-from sampleapp.cli._times import date_time
+from sampleapp.cli._options import date_time
+from sampleapp.cli._publish_lines import publish_lines
 from sampleapp.client import (
     Forbidden,
     PartlyPublished,
