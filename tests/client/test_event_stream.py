@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sampleapp.client._event_stream import Event, EventDecoder, EventTooLong
+from sampleapp.client._stream import Event, EventDecoder, EventTooLong
 
 STREAM = (
     b"\xef\xbb\xbfretry: 1500\n\n"

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from sampleapp.client._records import decode_record
+from sampleapp.client._messages import decode_record
 from sampleapp.model import ConsumerRecord
 from sampleapp.records.record_lines import record_line, record_lines
 from tests.support.strategies import texts, topics

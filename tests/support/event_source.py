@@ -9,7 +9,7 @@ import threading
 import time
 from urllib.parse import urlsplit
 
-from sampleapp.client._event_stream import EventDecoder
+from sampleapp.client._stream import EventDecoder
 
 DEADLINE_S = 20
 SITE = "https://shop.example"

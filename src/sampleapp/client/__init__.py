@@ -32,11 +32,9 @@ from sampleapp.client._errors import (
     Unauthorized,
     UnexpectedResponse,
 )
-from sampleapp.client._messages import Message
-from sampleapp.client._records import Page
+from sampleapp.client._messages import Message, Page
+from sampleapp.client._settings import check_token, parse_base_url
 from sampleapp.client._stream import Gap, Reset, Stream, StreamItem
-from sampleapp.client._tokens import check_token
-from sampleapp.client._urls import parse_base_url
 from sampleapp.model import Version
 
 __all__ = [

@@ -15,17 +15,20 @@ from twisted.web.client import HTTPConnectionPool
 from twisted.web.http_headers import Headers
 from twisted.web.iweb import IAgent, IResponse
 
-from sampleapp.client._certificate import certificate_context
 from sampleapp.client._errors import ClientError
-from sampleapp.client._exchange import Exchanger, OpenResponse, Response
-from sampleapp.client._messages import Message, encode_message, encode_messages, topic_path
-from sampleapp.client._records import Page, records_path
-from sampleapp.client._repeats import Repeats, idempotency_headers
+from sampleapp.client._exchange import Exchanger, OpenResponse, Repeats, Response, idempotency_headers
+from sampleapp.client._messages import (
+    Entry,
+    Message,
+    Page,
+    encode_message,
+    encode_messages,
+    records_path,
+    topic_path,
+)
 from sampleapp.client._responses import OK, RECORDS_MEDIA_TYPE, ResponseReader, decode
+from sampleapp.client._settings import certificate_context, check_token, parse_base_url
 from sampleapp.client._stream import Stream
-from sampleapp.client._tokens import check_token
-from sampleapp.client._urls import parse_base_url
-from sampleapp.client._wire import Entry
 from sampleapp.model import MEDIA_TYPES, Reading, RecordMetadata, Version
 from sampleapp.outgoing.bounded import BoundedPool
 from sampleapp.outgoing.https import make_agent

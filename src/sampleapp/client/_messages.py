@@ -1,19 +1,84 @@
-"""Messages to publish, and their encoding as request bodies."""
+"""
+Messages to publish, records, and other values in the service's responses, with their encoding.
+
+The client may be newer than the service, or older: a member that the service's types get later is not in the
+responses of every service.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from itertools import chain
+from typing import Annotated, TypeAlias
 from urllib.parse import quote
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from sampleapp.errors import Fault, InvalidMessage
-from sampleapp.model import is_legal_topic
+from sampleapp.model import (
+    ConsumerRecord,
+    GoneRecords,
+    Reading,
+    RecordMetadata,
+    ReplayedRecord,
+    is_legal_topic,
+)
 
-__all__ = ["Message", "encode_message", "encode_messages", "topic_path"]
+__all__ = [
+    "Entry",
+    "Gone",
+    "Message",
+    "Number",
+    "Page",
+    "PublishedRecord",
+    "decode_record",
+    "decode_records",
+    "encode_message",
+    "encode_messages",
+    "records_path",
+    "topic_path",
+]
+
+Number: TypeAlias = Annotated[int, Meta(ge=0)]
+"""The number of a partition, or an offset."""
+
+
+class PublishedRecord(Struct, frozen=True):
+    """The position of an acknowledged record."""
+
+    topic: str
+    partition: Number
+    offset: Number
+
+    def metadata(self, *, is_replayed: bool = False) -> RecordMetadata:
+        """:param is_replayed: True if an earlier request had published the record."""
+        kind = ReplayedRecord if is_replayed else RecordMetadata
+        return kind(topic=self.topic, partition=self.partition, offset=self.offset)
+
+
+class Gone(Struct, frozen=True):
+    """Records of a partition that are no longer in its topic."""
+
+    partition: int
+    asked: int
+    earliest: int
+
+    def records(self) -> GoneRecords:
+        """Return the client's value."""
+        return GoneRecords(partition=self.partition, asked=self.asked, earliest=self.earliest)
+
+
+class Entry(Struct, frozen=True):
+    """One reading."""
+
+    id: str
+    value: float
+
+    def reading(self) -> Reading:
+        """Return the client's value."""
+        return Reading(id=self.id, value=self.value)
 
 
 class Message(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -140,3 +205,105 @@ def _surrogate_fault(name: str) -> Fault:
 
 def _has_surrogate(text: str) -> bool:
     return any("\ud800" <= character <= "\udfff" for character in text)
+
+
+class Page(Struct, frozen=True, kw_only=True):
+    """Some records of a topic, and the position after them."""
+
+    records: tuple[ConsumerRecord, ...]
+    """In the order of their offsets within each partition; may be empty."""
+    position: str
+    """The position to go on at."""
+    up_to_date: bool
+    """True if there were no more records when the service answered."""
+
+
+class _Line(Struct, frozen=True, kw_only=True):
+    """A record as the service encodes it. In ``…_base64``, msgspec decodes base64 (RFC 4648, section 4)."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    key: str | None = None
+    key_base64: bytes | None = None
+    content: str | None = None
+    content_base64: bytes | None = None
+    headers: dict[str, str] = {}
+    headers_base64: tuple[tuple[str, bytes | None], ...] = ()
+
+    def record(self) -> ConsumerRecord:
+        return ConsumerRecord(
+            topic=self.topic,
+            partition=self.partition,
+            offset=self.offset,
+            timestamp_ms=self.timestamp,
+            key=self.key_base64 if self.key is None else self.key.encode(),
+            value=self.content_base64 if self.content is None else self.content.encode(),
+            headers=(
+                *[(name, value.encode()) for name, value in self.headers.items()],
+                *self.headers_base64,
+            ),
+        )
+
+
+_decoder = msgspec.json.Decoder(_Line)
+
+
+def decode_record(line: bytes) -> ConsumerRecord:
+    """
+    Decode one record.
+
+    :raise msgspec.MsgspecError: the line is not a record.
+    :raise UnicodeDecodeError: the line is not UTF-8.
+    """
+    return _decoder.decode(line).record()
+
+
+def decode_records(lines: bytes) -> tuple[ConsumerRecord, ...]:
+    """Decode records, one per line; raises as `decode_record` does."""
+    return tuple([line.record() for line in _decoder.decode_lines(lines)])
+
+
+def records_path(
+    topic: str,
+    *,
+    start: str | None = None,
+    partitions: Iterable[int] | None = None,
+    key: str | bytes | None = None,
+    headers: Iterable[tuple[str, str | bytes]] = (),
+    limit: int | None = None,
+    wait_s: int = 0,
+) -> tuple[str, str]:
+    """
+    Return the path of a topic's records, without a leading slash, and the query.
+
+    :raise sampleapp.errors.InvalidMessage: the name of the topic is illegal, the name of a header has a
+        colon, or a text has a lone surrogate.
+    """
+    path, _ = topic_path(topic, key=key)
+    parameters: list[tuple[str, str | bytes]] = []
+    if start is not None:
+        parameters.append(("from", start))
+    if partitions is not None:
+        parameters.append(("partition", ",".join(map(str, partitions))))
+    if key is not None:
+        parameters.append(("key", key))
+    parameters += [("header", _header_filter(name, content)) for name, content in headers]
+    if limit is not None:
+        parameters.append(("limit", str(limit)))
+    if wait_s:
+        parameters.append(("wait", str(wait_s)))
+    query = "&".join(f"{name}={quote(value, safe=',:')}" for name, value in parameters)
+    return f"{path}/records", f"?{query}" if query else ""
+
+
+def _header_filter(name: str, content: str | bytes) -> bytes:
+    try:
+        if ":" not in name:
+            return b"%b:%b" % (name.encode(), content.encode() if isinstance(content, str) else content)
+    except UnicodeEncodeError:
+        pass
+    raise InvalidMessage(
+        [Fault("/header", "A header to look for has no colon in its name, and text without lone surrogates.")]
+    )

@@ -24,8 +24,7 @@ from sampleapp.client._errors import (
     UnexpectedResponse,
 )
 from sampleapp.client._exchange import Response
-from sampleapp.client._records import Page, decode_records
-from sampleapp.client._wire import Gone, Number, PublishedRecord
+from sampleapp.client._messages import Gone, Number, Page, PublishedRecord, decode_records
 from sampleapp.errors import Fault
 from sampleapp.model import RecordMetadata
 
