@@ -220,3 +220,42 @@ def test_a_connection_that_fails_when_all_records_for_it_were_given_up_is_no_fau
     world.cluster.mend()
     world.advance(TIMEOUT_S)
     publish_now(world, b"works")
+
+
+def test_a_batch_that_has_grown_large_while_it_waited_does_not_delay_single_records():
+    world = warm(partitions=8)
+    *keys, growing, last = keys_of(8)[:5]
+    for key in keys:
+        world.publish(b"alone " + key, key=key)
+        world.clock.pump([0] * 3)
+    world.publish(b"waits", key=growing)
+    world.clock.pump([0] * 3)
+    world.publish_many(values(1), keys=[growing])
+    world.publish(b"alone", key=last)
+    world.advance(1)
+    assert [partitions_of(request) for request in world.cluster.produces[1:]] == [[0], [1], [2], [4], [3]]
+    assert_true(world)
+
+
+@pytest.mark.parametrize("loads", [True, False], ids=["of the producer", "of others"])
+def test_a_record_that_waits_for_a_broker_goes_to_the_new_leader(loads):
+    world = warm(partitions=4, brokers=(1,))
+    *keys, last = keys_of(4)
+    world.cluster.latency_s = 0.2
+    for key in keys:
+        world.publish(b"alone " + key, key=key)
+        world.clock.pump([0] * 3)
+    waiting = world.publish(b"waits", key=last)
+    world.clock.pump([0] * 3)
+    world.cluster.brokers = (1, 2)
+    world.cluster.elect(2)
+    if loads:
+        world.producer.cluster_reached()
+    else:
+        world.client.load_metadata(["t"])
+    before = len(world.cluster.produces)
+    world.advance(0.7)
+    later = world.cluster.produces[before:]
+    assert next(node_id for node_id, request in world.cluster.asked if request in later) == 2
+    assert isinstance(waiting[0], RecordMetadata)
+    assert_true(world)

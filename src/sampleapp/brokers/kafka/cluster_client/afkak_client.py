@@ -114,7 +114,7 @@ class AfkakClient(KafkaClient):  # type: ignore[misc] # afkak has no types
 
     def request(self, node_id: int, request: Request[R], *, timeout_s: float) -> Deferred[R]:
         """See `ClusterClient.request`."""
-        broker = None if self._closing else self._connection(node_id)
+        broker = None if self._closing else self.clients.get(node_id) or self._connection(node_id)
         if broker is None:
             return fail(RequestFailed(unknown_broker(node_id), sent=False))
         return broker.ask(request, timeout_s=timeout_s)

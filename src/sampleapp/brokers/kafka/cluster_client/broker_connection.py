@@ -82,7 +82,7 @@ class BrokerConnection(_KafkaBrokerClient):  # type: ignore[misc] # afkak has no
         call = self.requests[correlation_id] = Call(request, deadline_s, answer)
         if deadline_s < self._timer_s:
             self._check_deadlines_at(deadline_s)
-        if self.connected():
+        if self.proto is not None and not self._is_expiring:
             self._send(correlation_id, call)
         elif self.proto is None and self.connector is None:
             self._connect()

@@ -152,7 +152,8 @@ class Accumulator:
         if queue is None and topic.queues and record.partition is not None:
             return fail(self.unknown_partition_error(topic, record.partition))
         # Every record has a size above 0, so 0 bytes are used exactly when no record is held.
-        if (topic.held if queue is None else queue.held_or_reserved) + size > self._limit_bytes - self._used:
+        held = topic.held if queue is None else queue.held + queue.reserved
+        if held + size > self._limit_bytes - self._used:
             self.forget_unused(topic.name)
             if size > self._limit_bytes:
                 return fail(RecordTooLarge("The record is larger than the buffer for the broker."))

@@ -6,12 +6,12 @@ from typing import Final, TypeAlias
 
 from sampleapp.brokers.kafka.producer.partition_queue import Batch, PartitionQueue
 
-__all__ = ["LARGE_BYTES", "BatchToSend", "Node", "Window"]
+__all__ = ["BatchToSend", "Node", "Window"]
 
 BatchToSend: TypeAlias = tuple[PartitionQueue, Batch]
 """A queue, and the batch that it has begun to send."""
 
-LARGE_BYTES: Final = 16 * 1024
+_LARGE_BYTES: Final = 16 * 1024
 """A larger batch goes in other requests, so that neither kind delays the other."""
 _REQUESTS: Final = 3
 """In flight to one broker: it handles one after the other, and the next should be there when one is done."""
@@ -32,13 +32,8 @@ class Window:
         self.request_bytes = request_bytes
         """Maximum size of a request, unless a single batch is larger."""
         self.in_flight = 0
-        self.ready: dict[PartitionQueue, None] = {}
-        """The queues to send from, in order."""
-
-    @property
-    def may_send(self) -> bool:
-        """Check for a queue that is ready, and for room for another request."""
-        return bool(self.ready) and self.in_flight < self.requests
+        self.ready: dict[PartitionQueue, int] = {}
+        """The queues to send from, in order, with the sizes of their batches when they were added."""
 
 
 class Node:
@@ -49,7 +44,7 @@ class Node:
     def __init__(self, node_id: int) -> None:
         self.node_id = node_id
         self.small = Window(_REQUESTS, _REQUEST_BYTES)
-        """Requests with batches of up to `LARGE_BYTES`."""
+        """Requests with batches of up to `_LARGE_BYTES`."""
         self.large = Window(_LARGE_REQUESTS, _LARGE_REQUEST_BYTES)
         self.throttled_until_s = 0.0
         """End of the pause that the broker asked for, in seconds of the reactor's clock."""
@@ -67,8 +62,8 @@ class Node:
 
     def add(self, queue: PartitionQueue) -> None:
         """Add a queue that is ready, by the size of its next batch."""
-        window = self.large if queue.next_bytes() > LARGE_BYTES else self.small
-        window.ready[queue] = None
+        size = queue.next_bytes()
+        (self.large if size > _LARGE_BYTES else self.small).ready[queue] = size
 
     def take_ready(self) -> list[PartitionQueue]:
         """Remove and return all queues that are ready."""

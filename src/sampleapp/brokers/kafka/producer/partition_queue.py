@@ -533,10 +533,11 @@ class PartitionQueue:
         """Return the maximum size of the next batch, in bytes on the wire."""
         if self._batch is not None:
             return len(self._batch.data)
-        if self._takes_identified:
-            return BATCH_OVERHEAD + self._identified.next_size
+        identified = self._identified
+        if identified.held and self._takes_identified:
+            return BATCH_OVERHEAD + identified.next_size
         first = self._waiting[0].size if self._waiting else 0
-        return BATCH_OVERHEAD + min(self.bytes_ahead, max(self._batch_bytes, first))
+        return BATCH_OVERHEAD + min(self.held - identified.held, max(self._batch_bytes, first))
 
     # Events
 
@@ -828,8 +829,8 @@ class PartitionQueue:
 
     @property
     def _takes_identified(self) -> bool:
-        # Every record has a size above 0.
-        return self._identified.held > 0 and (self._is_identified_next or not self._waiting)
+        """``True`` if the next batch is a record with an identity, where one waits."""
+        return self._is_identified_next or not self._waiting
 
     def _take_waiting(self) -> list[Pending]:
         unsent = [*self._waiting, *self._identified.take_all()]
@@ -837,12 +838,13 @@ class PartitionQueue:
         return unsent
 
     def _next_batch(self) -> Batch:
-        is_identified = self._takes_identified
+        is_identified = self._identified.held > 0 and self._takes_identified
         self._is_identified_next = not is_identified
         if is_identified:
             pending = self._identified.take()
             return Batch([pending], pending.size, is_identified=True)
-        waiting, limit, ahead = self._waiting, self._batch_bytes - BATCH_OVERHEAD, self.bytes_ahead
+        waiting, limit = self._waiting, self._batch_bytes - BATCH_OVERHEAD
+        ahead = self.held - self._identified.held
         if ahead <= limit:
             # There is no other batch, so these are all records held.
             records = list(waiting)

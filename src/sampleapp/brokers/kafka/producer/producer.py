@@ -153,19 +153,14 @@ class Producer:
         if self._stopping:
             return fail(BrokerStopped("The service is stopping; the record was not published."))
         if record.identity is not None:
-            return self._publish_identified(record)
-        return self._publish(record)
-
-    def _publish(self, record: Record) -> Deferred[RecordMetadata]:
+            record = with_fingerprint(record)
         response = self._accumulator.append(record)
         if self._accumulator.has_work and not self._sender.is_awake:
             self._sender.send_or_wake()
+        if record.identity is not None:
+            deadline_s = self._clock.seconds() + self._accumulator.delivery_timeout_s
+            response.addCallback(self._replays.resolve, record=record, deadline_s=deadline_s)
         return response
-
-    def _publish_identified(self, record: Record) -> Deferred[RecordMetadata]:
-        deadline_s = self._clock.seconds() + self._accumulator.delivery_timeout_s
-        record = with_fingerprint(record)
-        return self._publish(record).addCallback(self._replays.resolve, record=record, deadline_s=deadline_s)
 
     def publish_many(self, records: Sequence[Record]) -> Deferred[list[Outcome]]:
         """

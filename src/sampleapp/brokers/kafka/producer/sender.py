@@ -26,7 +26,7 @@ from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
 from sampleapp.brokers.kafka.producer.accumulator import Accumulator
 from sampleapp.brokers.kafka.producer.delivery_log import DeliveryLog
 from sampleapp.brokers.kafka.producer.idempotence import ProducerIds
-from sampleapp.brokers.kafka.producer.node import LARGE_BYTES, BatchToSend, Node, Window
+from sampleapp.brokers.kafka.producer.node import BatchToSend, Node, Window
 from sampleapp.brokers.kafka.producer.partition_queue import MAY_BE_SENT, PartitionQueue, QueueState
 from sampleapp.brokers.kafka.producer.produce_requests import ProduceRequests
 from sampleapp.brokers.kafka.producer.response_handler import ResponseHandler, Responses
@@ -143,12 +143,13 @@ class Sender:
         self._delivery_log.forget(set(self._accumulator.topics))
 
     def retry(self) -> None:
-        """Send again from queues whose back-off after a failed attempt is over, or that have a new leader."""
+        """Send from queues whose back-off after a failed attempt is over, or that have a new leader."""
         self._responses.for_each(
             self._accumulator.active, partial(self._retry_queue, now_s=self._clock.seconds())
         )
         if self._accumulator.has_work:
             self.wake()
+        self._check_nodes()
 
     # A slice: from queues to requests
 
@@ -161,7 +162,7 @@ class Sender:
         if self._accumulator.has_new_topic:
             self._accumulator.has_new_topic = False
             self._metadata.load_now()
-        self._send_to([node for node in self._nodes.values() if node.has_ready])
+        self._send_ready(list(self._nodes.values()))
 
     def _is_slice_over(self) -> bool:
         return self._clock.seconds() >= self._slice_ends_s
@@ -199,21 +200,22 @@ class Sender:
             self._accumulator.mark_ready(queue)
         self.wake()
 
-    def _send_to(self, nodes: Sequence[Node]) -> None:
+    def _send_ready(self, nodes: Sequence[Node]) -> None:
         """Send from ready queues: small batches to each broker, then large ones until the slice is over."""
         for node in nodes:
-            self._send_ready(node, node.small)
+            if node.small.ready:
+                self._send_from(node, node.small)
         for node in nodes:
-            if self._send_ready(node, node.large) and self._is_slice_over():
+            if node.large.ready and self._send_from(node, node.large) and self._is_slice_over():
                 if self._nodes.get(node.node_id) is node:
                     # Behind the other brokers in the next slice.
                     self._nodes[node.node_id] = self._nodes.pop(node.node_id)
                 self.wake()
                 break
 
-    def _send_ready(self, node: Node, window: Window) -> bool:
+    def _send_from(self, node: Node, window: Window) -> bool:
         """:return: ``True`` if a request was sent."""
-        if not window.may_send:
+        if window.in_flight >= window.requests:
             return False
         try:
             is_connected = self._client.is_connected(node.node_id)
@@ -229,15 +231,15 @@ class Sender:
             # which its caller can be told.
             return False
         has_sent = False
-        while window.may_send:
-            batches = self._take_batches(node, window)
+        while window.ready and window.in_flight < window.requests:
+            if has_sent and self._is_slice_over():
+                self.wake()
+                break
+            batches = self._take_batches(window)
             if not batches:
                 break
             self._send(node, batches, window)
             has_sent = True
-            if self._is_slice_over():
-                self.wake()
-                break
         return has_sent
 
     def _connect(self, node: Node) -> None:
@@ -247,9 +249,8 @@ class Sender:
 
         def connected(_: None) -> None:
             node.is_connecting = False
-            if node.has_ready:
-                self._slice_ends_s = self._clock.seconds() + _SLICE_S
-                self._send_to([node])
+            self._slice_ends_s = self._clock.seconds() + _SLICE_S
+            self._send_ready([node])
 
         def failed(failure: Failure) -> None:
             node.is_connecting = False
@@ -265,31 +266,26 @@ class Sender:
         connecting: Deferred[None] = maybeDeferred(self._client.when_connected, node.node_id)
         connecting.addCallbacks(connected, failed).addErrback(self._log_fault)
 
-    def _take_batches(self, node: Node, window: Window) -> list[BatchToSend]:
+    def _take_batches(self, window: Window) -> list[BatchToSend]:
         """Begin the attempts of one request: at least one, if a queue is ready."""
         batches: list[BatchToSend] = []
         total = 0
-        is_small = window is node.small
         ready, window.ready = window.ready, {}
-        for queue in ready:
+        for queue, size in ready.items():
             if queue.state not in MAY_BE_SENT:
+                # All of its records have been given up since it became ready.
                 continue
-            # A queue may have waited in the window, so that its batch has grown or its leader has changed.
+            if batches and (total + size > window.request_bytes or self._is_slice_over()):
+                window.ready[queue] = size
+                continue
             try:
-                size = queue.next_bytes()
-                if is_small and size > LARGE_BYTES:
-                    node.large.ready[queue] = None
-                elif batches and (total + size > window.request_bytes or self._is_slice_over()):
-                    window.ready[queue] = None
-                elif self._client.leader_of(queue.topic, queue.partition) != node.node_id:
-                    self._assign_again((queue,))
-                else:
-                    batch = queue.begin_attempt(self._codec)
-                    total += len(batch.data)
-                    batches.append((queue, batch))
+                batch = queue.begin_attempt(self._codec)
             except Exception:  # noqa: BLE001 -- anything that aiokafka may raise; other queues are not affected
                 self._log.failure("Records for {topic} could not be encoded", topic=queue.topic)
                 self._responses.not_encoded(queue)
+                continue
+            total += len(batch.data)
+            batches.append((queue, batch))
         return batches
 
     def _send(self, node: Node, batches: list[BatchToSend], window: Window) -> None:
@@ -297,50 +293,50 @@ class Sender:
         if len(batches) > 1 or len(batches[0][1].records) > 1:
             self._lone_records = 0
         window.in_flight += 1
-        self._requests.send(node.node_id, batches).addCallbacks(
-            self._responded,
-            self._failed,
-            callbackArgs=(node, batches, window, self._clock.seconds()),
-            errbackArgs=(node, batches, window),
+        self._requests.send(node.node_id, batches).addBoth(
+            self._responded, node, batches, window, self._clock.seconds()
         )
 
     # Answers
 
     def _responded(
-        self, response: ProduceResponse, node: Node, batches: list[BatchToSend], window: Window, sent_s: float
+        self,
+        response: ProduceResponse | Failure,
+        node: Node,
+        batches: list[BatchToSend],
+        window: Window,
+        sent_s: float,
     ) -> None:
+        responses: Responses | RequestFailed
         try:
-            now_s = self._clock.seconds()
-            self._requests.acknowledgement_s.add(now_s - sent_s)
-            if response.throttle_ms > 0:
-                self._requests.throttled_s += response.throttle_ms / 1000
-                node.throttled_until_s = now_s + response.throttle_ms / 1000
-            responses = {(each.topic, each.partition): each for each in response.partitions}
+            if isinstance(response, Failure):
+                responses = request_failed(response)
+            else:
+                now_s = self._clock.seconds()
+                self._requests.acknowledgement_s.add(now_s - sent_s)
+                if response.throttle_ms > 0:
+                    self._requests.throttled_s += response.throttle_ms / 1000
+                    node.throttled_until_s = now_s + response.throttle_ms / 1000
+                responses = {(each.topic, each.partition): each for each in response.partitions}
         except Exception:  # noqa: BLE001 -- whatever arrived, it is not a response
-            self._failed(Failure(), node, batches, window)
-            return
-        self._settle(batches, node, window, responses)
-        if node.has_ready or self._accumulator.has_work:
-            self._lone_records = 0
-            self.wake()
-
-    def _failed(self, failure: Failure, node: Node, batches: list[BatchToSend], window: Window) -> None:
-        self._settle(batches, node, window, request_failed(failure))
-        if node.has_ready or self._accumulator.has_work:
-            self.wake()
-
-    def _settle(
-        self, batches: list[BatchToSend], node: Node, window: Window, responses: Responses | RequestFailed
-    ) -> None:
+            responses = request_failed(Failure())
         window.in_flight -= 1
         self._responses.settle(batches, node.node_id, responses)
         self._in_flight -= 1
+        if node.has_ready:
+            # Before the queues that became ready since: these have waited.
+            self._responses.for_each(node.take_ready(), self._assign)
+            self._lone_records = 0
+            self.wake()
+        elif self._accumulator.has_work:
+            self._lone_records = 0
+            self.wake()
 
     # Ticks
 
     def _tick(self) -> None:
         self._tick_call = None
-        for step in (self._expire, self._delivery_log.write, self._check_nodes, self.retry):
+        for step in (self._expire, self._delivery_log.write, self.retry):
             try:
                 step()
             except Exception:  # noqa: BLE001, PERF203 -- any fault; the other steps go on
@@ -369,24 +365,15 @@ class Sender:
             self._accumulator.mark_ready(queue)
 
     def _check_nodes(self) -> None:
-        """Look for brokers that accept requests again, and for leaders that have been replaced."""
+        """Assign queues that wait for a broker again: it may accept requests again, or not be the leader."""
         for node in list(self._nodes.values()):
-            if not node.has_ready:
-                continue
-            if node.throttled_until_s:
+            if node.has_ready:
+                ready = node.take_ready()
+                if node.is_connecting:
+                    for queue in ready:
+                        self._metadata.invalidate(queue.topic)
+                self._responses.for_each(ready, self._assign)
                 self.wake()
-            is_connected = self._client.is_connected(node.node_id)
-            self._responses.for_each(
-                node.take_ready(), partial(self._check_leader, node=node, is_connected=is_connected)
-            )
-
-    def _check_leader(self, queue: PartitionQueue, *, node: Node, is_connected: bool) -> None:
-        if self._client.leader_of(queue.topic, queue.partition) != node.node_id:
-            self._assign_again((queue,))
-            return
-        node.add(queue)
-        if not is_connected:
-            self._metadata.invalidate(queue.topic)
 
     def _log_fault(self, failure: Failure) -> None:
         self._log.failure("A slice of the sender failed", failure=failure)
