@@ -104,7 +104,8 @@ lock: $(DEV)/installed
 	echo 'setuptools >= 77' | $(DEV)/bin/uv pip compile --universal --python-version 3.10 --generate-hashes \
 	    --extra schemas --upgrade --no-header --quiet --output-file requirements.lock setup.py -
 	$(DEV)/bin/uv pip compile --universal --python-version 3.10 --generate-hashes \
-	    --upgrade --no-header --quiet --output-file release/requirements.lock release/requirements.in
+	    --upgrade --no-header --quiet --constraint requirements.lock \
+	    --output-file release/requirements.lock release/requirements.in
 
 bench: $(DEV)/bench-installed
 	$(DEV)/bin/python benchmarks/run.py

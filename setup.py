@@ -6,24 +6,17 @@ from pathlib import Path
 
 from setuptools import find_packages, setup
 
-# What sampleapp.testing takes, for those who write a broker of their own.
-TESTING = [
-    "hypothesis >= 6.100",
-    "pytest >= 8.0",
-    "pytest-twisted >= 1.14.2",
-]
-
 # For the schemas of topics (--schemas).
 SCHEMAS = ["jsonschema-rs >= 0.60, < 1"]
 
 TEST = [
-    *TESTING,
     *SCHEMAS,
     # The official SDK of CloudEvents: events as its users send and read them.
     "cloudevents >= 2.2",
     # librdkafka's mock cluster, and a consumer that is not ours to read back what was published.
     "confluent-kafka >= 2.6",
     "h11 >= 0.14",
+    "hypothesis >= 6.100",
     # Pages show programs with these two.
     "httpx >= 0.27",
     "requests >= 2.31",
@@ -34,7 +27,9 @@ TEST = [
     # The description of the interface, held against its own specification and against the service.
     "jsonschema >= 4.23",
     "openapi-spec-validator >= 0.7.2",
+    "pytest >= 8.0",
     "pytest-timeout >= 2.3",
+    "pytest-twisted >= 1.14.2",
     "schemathesis >= 4.32, < 5; python_version >= '3.11'",
     # A test builds a wheel, with what is installed already.
     "setuptools >= 77",
@@ -145,7 +140,6 @@ setup(
     ],
     extras_require={
         "schemas": SCHEMAS,
-        "testing": TESTING,
         "test": TEST,
         "docs": DOCS,
         "dev": [*TEST, "psutil >= 5.9", "pytest-xdist >= 3.5", "tox >= 4.11"],
@@ -154,7 +148,7 @@ setup(
     },
     # "twisted.plugins" has no __init__.py, here as in Twisted itself: it is a directory that several
     # distributions put files into, and find_packages() does not see it.
-    packages=[*find_packages("src"), "twisted.plugins"],
+    packages=[*find_packages("src", include=["sampleapp", "sampleapp.*"]), "twisted.plugins"],
     # src/twisted is a symbolic link to twisted/, so that an editable install finds the plugin as well.
     package_dir={"": "src"},
     package_data={

@@ -1,8 +1,8 @@
 """
 Build what a release publishes, and check it: `make dist`.
 
-``dist/`` gets the source distribution, the wheel, an SBOM of the locked requirements and of Swagger UI, and
-their checksums.
+``dist/`` gets a source distribution and a wheel of the package, of its client alone and of the contract of
+brokers, an SBOM of the package's locked requirements and of Swagger UI, and their checksums.
 The same commit gives the same bytes: the umask, the user, the clock and untracked files make no difference.
 """
 
@@ -33,10 +33,17 @@ NAME = "sampleapp-http-gateway"
 # In the names of files (PEP 625).
 STEM = NAME.replace("-", "_")
 
+# Built from a part of the sources.
+PARTS = ("client", "testing")
+
 # In the repository and not in the source distribution; src/twisted is a link there, and files here.
-LEFT_OUT = {".gitignore", "src/twisted"}
+LEFT_OUT = {
+    ".gitignore",
+    "src/twisted",
+    *(f"distributions/{part}/{link}" for part in PARTS for link in ("LICENSE", "src")),
+}
 # Written by setuptools.
-GENERATED = re.compile(rf"PKG-INFO|setup\.cfg|src/{STEM}\.egg-info/.*|src/twisted/plugins/.*\.py")
+GENERATED = re.compile(rf"PKG-INFO|setup\.cfg|src/{STEM}\w*\.egg-info/.*|src/twisted/plugins/.*\.py")
 
 
 def main() -> None:
@@ -45,13 +52,19 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="sampleapp-dist-") as name:
         directory = Path(name)
         epoch = commit_time_s()
-        built, again = (build(directory / side, epoch) for side in ("one", "two"))
-        for one, two in zip(built, again, strict=True):
-            require(one.read_bytes() == two.read_bytes(), f"{one.name} is the same when built again")
-        sdist, wheel = built
-        check_contents(sdist, wheel, version)
+        built = build_twice(directory / "package", ".", epoch)
+        check_names(*built, STEM, version)
+        check_contents(*built)
         for distribution in built:
             check_installation(distribution, directory / f"environment{distribution.suffix}", version)
+        for part in PARTS:
+            pair = build_twice(directory / part, f"distributions/{part}", epoch)
+            check_names(*pair, f"{STEM}_{part}", version)
+            check_part(*pair, part)
+            for distribution in pair:
+                environment = directory / f"{part}{distribution.suffix}"
+                check_installation_of_part(distribution, built[1], environment, part)
+            built += pair
         sbom = directory / f"{STEM}-{version}.cdx.json"
         write_sbom(sbom, version)
         publish([*built, sbom])
@@ -75,8 +88,20 @@ def tracked_files() -> list[str]:
     return sorted(path for path in paths if os.path.lexists(PROJECT / path) and path)
 
 
-def build(directory: Path, epoch: int) -> tuple[Path, Path]:
-    """Build the source distribution and the wheel from a copy of the tracked files, and return both."""
+def build_twice(directory: Path, folder: str, epoch: int) -> tuple[Path, Path]:
+    """Build in two directories, compare, and return the source distribution and the wheel."""
+    built, again = (build(directory / side, folder, epoch) for side in ("one", "two"))
+    for one, two in zip(built, again, strict=True):
+        require(one.read_bytes() == two.read_bytes(), f"{one.name} is the same when built again")
+    return built
+
+
+def build(directory: Path, folder: str, epoch: int) -> tuple[Path, Path]:
+    """
+    Build the source distribution and the wheel from a copy of the tracked files, and return both.
+
+    :param folder: in the repository; it has the distribution's ``pyproject.toml``.
+    """
     sources, results = directory / "sources", directory / "results"
     for path in tracked_files():
         target = sources / path
@@ -87,7 +112,7 @@ def build(directory: Path, epoch: int) -> tuple[Path, Path]:
     environment = {**os.environ, "SOURCE_DATE_EPOCH": str(epoch)}
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(results)]
     # The wheel is built from the unpacked source distribution, as an installer would.
-    run([*command, "--sdist", str(sources)], environment)
+    run([*command, "--sdist", str(sources / folder)], environment)
     (raw,) = results.iterdir()
     sdist = directory / raw.name
     normalize(raw, sdist, epoch)
@@ -125,34 +150,73 @@ def normalize(raw: Path, sdist: Path, epoch: int) -> None:
             target.addfile(entry, io.BytesIO(data))
 
 
-def check_contents(sdist: Path, wheel: Path, version: str) -> None:
-    """Check names, metadata, and that each file is where it belongs and nothing else is there."""
-    require(sdist.name == f"{STEM}-{version}.tar.gz", f"{sdist.name} is named after the version")
-    require(wheel.name == f"{STEM}-{version}-py3-none-any.whl", f"{wheel.name} is named after the version")
+def check_names(sdist: Path, wheel: Path, stem: str, version: str) -> None:
+    """Check names and metadata."""
+    require(sdist.name == f"{stem}-{version}.tar.gz", f"{sdist.name} is named after the version")
+    require(wheel.name == f"{stem}-{version}-py3-none-any.whl", f"{wheel.name} is named after the version")
     run([sys.executable, "-m", "twine", "check", "--strict", str(sdist), str(wheel)])
     # W009: twistd's plugins are files of the package twisted.plugins.
     run(["check-wheel-contents", "--ignore", "W009", str(wheel)])
-    tracked = set(tracked_files()) - LEFT_OUT
+
+
+def files_of(sdist: Path, wheel: Path) -> tuple[set[str], set[str]]:
+    """Return the paths of the files in a source distribution, and in a wheel without its metadata."""
     with tarfile.open(sdist) as archive:
         members = {member.name.partition("/")[2] for member in archive.getmembers() if member.isfile()}
+    with zipfile.ZipFile(wheel) as archive:
+        return members, {name for name in archive.namelist() if ".dist-info/" not in name}
+
+
+def check_contents(sdist: Path, wheel: Path) -> None:
+    """Check that each file of the package is where it belongs and nothing else is there."""
+    tracked = set(tracked_files()) - LEFT_OUT
+    members, names = files_of(sdist, wheel)
     require(tracked <= members, "the source distribution has each file of the repository", tracked - members)
     others = {name for name in members - tracked if not GENERATED.fullmatch(name)}
     require(not others, "the source distribution has nothing else", others)
-    packaged = {path.removeprefix("src/") for path in tracked if path.startswith(("src/", "twisted/"))}
-    with zipfile.ZipFile(wheel) as archive:
-        names = {name for name in archive.namelist() if ".dist-info/" not in name}
+    packaged = {
+        path.removeprefix("src/") for path in tracked if path.startswith(("src/sampleapp/", "twisted/"))
+    }
     require(names == packaged, "the wheel has the package and its plugin", names ^ packaged)
 
 
-def check_installation(distribution: Path, environment: Path, version: str) -> None:
-    """Install a distribution as the Containerfile does, and look for the command and the plugin."""
+def check_part(sdist: Path, wheel: Path, part: str) -> None:
+    """Check that the distributions of a part have the whole of each folder that they have."""
+    members, names = files_of(sdist, wheel)
+    folders = {str(Path(name).parent) for name in names}
+    sources = {path.removeprefix("src/") for path in tracked_files() if path.startswith("src/sampleapp")}
+    wanted = {path for path in sources if str(Path(path).parent) in folders}
+    require(names == wanted, f"the wheel of {part} has each file of its folders", names ^ wanted)
+    expected = {"LICENSE", "README.md", "pyproject.toml", *(f"src/{name}" for name in names)}
+    found = {name for name in members if not GENERATED.fullmatch(name)}
+    require(found == expected, f"the source distribution of {part} has the same files", found ^ expected)
+
+
+def install(environment: Path, *distributions: Path, locks: tuple[str, ...] = ("requirements.lock",)) -> None:
+    """Install distributions as the Containerfile does."""
     python = environment / "bin" / "python"
     run([sys.executable, "-m", "venv", str(environment)])
     pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    lock = str(PROJECT / "requirements.lock")
-    run([*pip, "--require-hashes", "--only-binary", ":all:", "--requirement", lock])
-    run([*pip, "--no-deps", "--no-build-isolation", str(distribution)])
+    for lock in locks:
+        run([*pip, "--require-hashes", "--only-binary", ":all:", "--requirement", str(PROJECT / lock)])
+    run([*pip, "--no-deps", "--no-build-isolation", *map(str, distributions)])
     run([str(python), "-m", "pip", "--disable-pip-version-check", "check"])
+
+
+def check_installation_of_part(distribution: Path, package: Path, environment: Path, part: str) -> None:
+    """Install a distribution of a part, the contract of brokers with the package, and import it."""
+    if part == "testing":
+        install(environment, package, distribution, locks=("requirements.lock", "release/requirements.lock"))
+    else:
+        install(environment, distribution)
+    module = {"client": "sampleapp.client", "testing": "sampleapp_testing"}[part]
+    run([str(environment / "bin" / "python"), "-c", f"import {module}"])
+    say(f"checked: {distribution.name} can be installed, and {module} be imported")
+
+
+def check_installation(distribution: Path, environment: Path, version: str) -> None:
+    """Install the package, and look for the command and the plugin."""
+    install(environment, distribution)
     plugins = output(str(environment / "bin" / "twistd"), "--help", cwd=environment)
     found = re.search(r"(?m)^ +sampleapp ", plugins) is not None
     require(found, f"twistd finds the plugin of {distribution.name}")

@@ -9,7 +9,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from sampleapp.testing import failures_collected
+from sampleapp_testing import failures_collected
 from tests.real_kafka.distribution import why_not
 
 pytest_plugins = ["tests.support.leaks"]

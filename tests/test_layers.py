@@ -40,11 +40,8 @@ OWNERS = {
     "afkak": "brokers/kafka/",
     "aiokafka": "brokers/kafka/",
     "cramjam": "brokers/kafka/",
-    "hypothesis": "testing/",
     "prometheus_client": "metrics/",
     "jwt": "access/",
-    "pytest": "testing/",
-    "pytest_twisted": "testing/",
 }
 
 

@@ -155,7 +155,7 @@ class IBroker(Interface):
     """
     A store of records, in order, in the partitions of named topics.
 
-    The contract that every implementation passes is `sampleapp.testing.BrokerContract`.
+    The contract that every implementation passes is `sampleapp_testing.BrokerContract`.
     """
 
     def check() -> None:

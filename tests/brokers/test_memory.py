@@ -17,8 +17,8 @@ from sampleapp.brokers.memory import MemoryBroker
 from sampleapp.brokers.shared.idempotency import IdempotencySettings
 from sampleapp.errors import OutcomeUnknown
 from sampleapp.model import FromTime, ReadRequest, ReplayedRecord
-from sampleapp.testing import identity
-from sampleapp.testing.broker_contract import BrokerContract, new_topic
+from sampleapp_testing import identity
+from sampleapp_testing.broker_contract import BrokerContract, new_topic
 from tests.support.brokers import content, record, within
 
 

@@ -9,7 +9,7 @@ from packaging.utils import canonicalize_name
 
 from sampleapp import DISTRIBUTION
 
-FOLDERS = ("benchmarks", "deploy", "docs", "release", "src", "twisted")
+FOLDERS = ("benchmarks", "deploy", "distributions", "docs", "release", "src", "twisted")
 INSTALLER = re.compile(
     r"\b(?:uvx|(?:pip3?|pipx|uv(?: pip| tool)?|poetry|pdm|conda)(?: -\S+)* (?:add|download|install|run))\b"
     r"(?P<arguments>[^`\n]*)"
@@ -49,8 +49,8 @@ def test_nothing_fetches_sampleapp_by_its_name(request):
     "text",
     [
         "``pip install sampleapp``",
-        "pip install 'sampleapp[testing]'",
-        "an extra: sampleapp[testing]",
+        "pip install 'sampleapp[schemas]'",
+        "an extra: sampleapp[schemas]",
         "python -m pip --quiet install --upgrade \\\n    SampleApp==1.0",
         "so ``pipx install`` is enough",
         "pipx run sampleapp serve",
@@ -70,7 +70,7 @@ def test_a_text_that_fetches_it_would_be_noticed(text):
     "text",
     [
         "pip install .",
-        "pip install '.[testing]'",
+        "pip install '.[schemas]'",
         f"pip install {DISTRIBUTION}",
         f"pkg:pypi/{DISTRIBUTION}@1",
         "pipx install ./sampleapp",

@@ -8,7 +8,7 @@ import pytest
 from twisted.internet import reactor
 
 from sampleapp.brokers import IdempotencySettings, from_url
-from sampleapp.testing.broker_contract import BrokerContract, new_topic
+from sampleapp_testing.broker_contract import BrokerContract, new_topic
 from tests.real_kafka.service import for_each_version, in_thread, kafka_url
 
 SETTINGS = IdempotencySettings(

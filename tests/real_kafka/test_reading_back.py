@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sampleapp.model import RecordMetadata
-from sampleapp.testing.broker_contract import KEYS, TIMESTAMPS, VALUES
+from sampleapp_testing.broker_contract import KEYS, TIMESTAMPS, VALUES
 from tests.real_kafka.admin import new_topic
 from tests.real_kafka.reading import read_all
 from tests.real_kafka.service import for_each_version, in_thread, kafka_url, post, running

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sampleapp.testing import (
+from sampleapp_testing import (
     Recorder,
     content,
     eventually,
@@ -13,7 +13,7 @@ from sampleapp.testing import (
     turns,
     within,
 )
-from sampleapp.testing.waiting import DEADLINE_S
+from sampleapp_testing.waiting import DEADLINE_S
 
 __all__ = [
     "DEADLINE_S",

@@ -23,7 +23,7 @@ from twisted.internet.threads import deferToThread
 from sampleapp.brokers.sqlite import SQLiteBroker
 from sampleapp.errors import StartUpError
 from sampleapp.model import RecordMetadata, ReplayedRecord
-from sampleapp.testing import identity
+from sampleapp_testing import identity
 from tests.support.brokers import eventually, record, settled, within
 
 NOBODY = 65534

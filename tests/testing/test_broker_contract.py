@@ -17,7 +17,7 @@ from sampleapp.errors import (
     BrokerUnavailable, IdempotencyNotEnabled, IllegalTopic, PublishError, RecordRefused
 )
 from sampleapp.measures import Measures, Waiting
-from sampleapp.testing import Recorder
+from sampleapp_testing import Recorder
 from sampleapp.model import (
     EARLIEST, FromEnd, FromTime, Health, PartitionDescription, ReadResult, RecordIdentity, RecordMetadata,
     ReplayedRecord, TopicDescription
@@ -422,7 +422,7 @@ import gc
 from contextlib import contextmanager
 
 import theirs
-from sampleapp.testing import BrokerContract, new_topic
+from sampleapp_testing import BrokerContract, new_topic
 from twisted.internet import reactor
 
 # Each test collects the garbage, for which the modules need not be looked at.

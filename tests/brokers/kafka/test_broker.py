@@ -24,7 +24,7 @@ from sampleapp.errors import (
     PublishError,
     UnknownTopic,
 )
-from sampleapp.testing.broker_contract import KEYS, TIMESTAMPS, VALUES, BrokerContract, new_topic
+from sampleapp_testing.broker_contract import KEYS, TIMESTAMPS, VALUES, BrokerContract, new_topic
 from tests.support import strategies
 from tests.support.brokers import content, eventually, everything, record, settled, within
 from tests.support.faster_time import FasterReactor

@@ -13,7 +13,7 @@ from sampleapp.brokers.shared import following
 from sampleapp.brokers.shared.following import LogSubscriptions, Page, ReadError
 from sampleapp.brokers.shared.health import HealthTracker
 from sampleapp.model import EARLIEST, ConsumerRecord, FromEnd, FromOffset
-from sampleapp.testing import PositionRecorder, Recorder
+from sampleapp_testing import PositionRecorder, Recorder
 
 PAGE, SLICE = 5, 2
 

@@ -6,7 +6,7 @@ import pytest
 
 from sampleapp.brokers.shared.following import deliver, deliver_batch, tell_caught_up
 from sampleapp.model import ConsumerRecord
-from sampleapp.testing import BatchRecorder, Recorder
+from sampleapp_testing import BatchRecorder, Recorder
 
 RECORD = ConsumerRecord(
     topic="t", partition=3, offset=7, timestamp_ms=0, key=None, value=b"secret", headers=()

@@ -18,7 +18,7 @@ from sampleapp.errors import (
     BrokerStopped,
 )
 from sampleapp.model import RecordMetadata
-from sampleapp.testing.broker_contract import HEADERS, KEYS, VALUES
+from sampleapp_testing.broker_contract import HEADERS, KEYS, VALUES
 from tests.support.brokers import (
     Recorder,
     content,

@@ -6,7 +6,7 @@ import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 
-from sampleapp.testing.broker_contract import BrokerContract
+from sampleapp_testing.broker_contract import BrokerContract
 from tests.support.sqlite import new_broker, other_connection
 
 

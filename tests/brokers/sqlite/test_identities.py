@@ -19,7 +19,7 @@ from sampleapp.brokers.sqlite import expiry, identities, publishes, store, write
 from sampleapp.brokers.sqlite.store import Store
 from sampleapp.errors import BrokerUnavailable, OutcomeUnknown, PublishError, RecordTooLarge
 from sampleapp.model import RecordMetadata, ReplayedRecord
-from sampleapp.testing import identity
+from sampleapp_testing import identity
 from tests.support.brokers import eventually, everything, outcomes, record, settled, within
 from tests.support.faster_time import FasterReactor
 from tests.support.sqlite import other_connection, running, stored

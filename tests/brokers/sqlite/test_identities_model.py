@@ -16,7 +16,7 @@ from sampleapp.brokers.sqlite.faults import StoreError
 from sampleapp.brokers.sqlite.store import Store
 from sampleapp.errors import RecordTooLarge
 from sampleapp.model import ReplayedRecord
-from sampleapp.testing import identity
+from sampleapp_testing import identity
 from tests.support.brokers import record
 from tests.support.sqlite import OwnConnection, other_connection
 

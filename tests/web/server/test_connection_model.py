@@ -29,7 +29,7 @@ from twisted.internet.defer import Deferred
 
 from sampleapp.errors import BrokerUnavailable
 from sampleapp.model import RecordMetadata
-from sampleapp.testing import failures_collected
+from sampleapp_testing import failures_collected
 from tests.support.in_memory import InMemoryService, ManualBroker
 from tests.support.simulated_socket import Link, end_of_client, unread_by_client
 

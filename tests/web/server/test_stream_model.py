@@ -21,7 +21,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from sampleapp.testing import failures_collected
+from sampleapp_testing import failures_collected
 from tests.support.simulated_socket import Link, unread_by_client
 from tests.support.streams import GET, GET_1_0, GET_WHOLE, Source, StreamingServer, unchunked
 

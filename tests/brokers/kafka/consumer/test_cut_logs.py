@@ -6,7 +6,7 @@ import pytest
 
 from sampleapp.brokers.kafka.protocol import FetchRequest, SessionFetchRequest
 from sampleapp.model import FromEnd, FromOffset, FromTime, OffsetAndEpoch
-from sampleapp.testing import PositionRecorder, Recorder
+from sampleapp_testing import PositionRecorder, Recorder
 from tests.support.kafka_simulator import Cluster, values
 
 LATER = 100

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from sampleapp.brokers.kafka.batches import Codec, encode_batch
-from sampleapp.testing import BatchRecorder, record
+from sampleapp_testing import BatchRecorder, record
 from tests.support.kafka_simulator import Cluster, values
 
 

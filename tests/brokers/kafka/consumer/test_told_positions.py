@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sampleapp.model import FromEnd
-from sampleapp.testing import PositionRecorder
+from sampleapp_testing import PositionRecorder
 from tests.support.kafka_simulator import Cluster
 
 

@@ -9,7 +9,7 @@ from aiokafka.record.util import calc_crc32c
 from twisted.logger import capturedLogs, formatEvent
 
 from sampleapp.brokers.kafka.batches import Codec
-from sampleapp.testing import BatchRecorder, Recorder
+from sampleapp_testing import BatchRecorder, Recorder
 from tests.support.kafka_simulator import Cluster, values
 
 

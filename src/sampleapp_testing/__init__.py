@@ -1,13 +1,13 @@
 """
 Test support for brokers: the contract that every broker must pass, and helpers.
 
-It needs pytest, pytest-twisted and hypothesis, which the extra ``testing`` installs. The service does not
-import it.
+A distribution of its own, ``sampleapp-http-gateway-testing``, which brings pytest, pytest-twisted and
+hypothesis. The service does not import it.
 """
 
-from sampleapp.testing.broker_contract import BrokerContract
-from sampleapp.testing.failures import failures_collected
-from sampleapp.testing.publishing import (
+from sampleapp_testing.broker_contract import BrokerContract
+from sampleapp_testing.failures import failures_collected
+from sampleapp_testing.publishing import (
     content,
     everything,
     identity,
@@ -17,8 +17,8 @@ from sampleapp.testing.publishing import (
     settled,
     size,
 )
-from sampleapp.testing.recorder import BatchRecorder, PositionRecorder, Recorder
-from sampleapp.testing.waiting import eventually, outcomes, turns, within
+from sampleapp_testing.recorder import BatchRecorder, PositionRecorder, Recorder
+from sampleapp_testing.waiting import eventually, outcomes, turns, within
 
 __all__ = [
     "BatchRecorder",

@@ -20,8 +20,8 @@ from sampleapp.errors import (
 )
 from sampleapp.interfaces import Outcome
 from sampleapp.model import Record, RecordMetadata, ReplayedRecord
-from sampleapp.testing.contract_base import ContractBase
-from sampleapp.testing.publishing import (
+from sampleapp_testing.contract_base import ContractBase
+from sampleapp_testing.publishing import (
     NO_PARTITION,
     everything,
     identity,
@@ -31,7 +31,7 @@ from sampleapp.testing.publishing import (
     record_offset,
     settled,
 )
-from sampleapp.testing.waiting import outcomes, within
+from sampleapp_testing.waiting import outcomes, within
 
 __all__ = ["IdempotencyContract"]
 

@@ -47,8 +47,8 @@ from sampleapp.model import (
     RecordMetadata,
     Start,
 )
-from sampleapp.testing.idempotency_contract import IdempotencyContract
-from sampleapp.testing.publishing import (
+from sampleapp_testing.idempotency_contract import IdempotencyContract
+from sampleapp_testing.publishing import (
     NO_PARTITION,
     content,
     everything,
@@ -60,8 +60,8 @@ from sampleapp.testing.publishing import (
     settled,
     size,
 )
-from sampleapp.testing.recorder import BatchRecorder, PositionRecorder, Recorder
-from sampleapp.testing.waiting import eventually, outcomes, turns, within
+from sampleapp_testing.recorder import BatchRecorder, PositionRecorder, Recorder
+from sampleapp_testing.waiting import eventually, outcomes, turns, within
 
 __all__ = ["HEADERS", "KEYS", "NAMES", "TIMESTAMPS", "VALUES", "BrokerContract", "new_topic"]
 

@@ -10,8 +10,8 @@ import pytest
 from twisted.python.failure import Failure
 
 from sampleapp.interfaces import IBroker
-from sampleapp.testing.failures import failures_collected
-from sampleapp.testing.waiting import within
+from sampleapp_testing.failures import failures_collected
+from sampleapp_testing.waiting import within
 
 __all__ = ["ContractBase"]
 

@@ -9,7 +9,7 @@ from zope.interface import implementer
 
 from sampleapp.interfaces import IPositionObserver, IRecordBatchObserver, IRecordObserver
 from sampleapp.model import ConsumerRecord
-from sampleapp.testing.waiting import eventually
+from sampleapp_testing.waiting import eventually
 
 __all__ = ["BatchRecorder", "PositionRecorder", "Recorder"]
 

@@ -19,8 +19,8 @@ from sampleapp.model import (
     RecordIdentity,
     RecordMetadata,
 )
-from sampleapp.testing.recorder import Recorder
-from sampleapp.testing.waiting import eventually, outcomes, within
+from sampleapp_testing.recorder import Recorder
+from sampleapp_testing.waiting import eventually, outcomes, within
 
 __all__ = [
     "NO_PARTITION",
