@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections import Counter, defaultdict
 from hashlib import sha256
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -57,6 +58,7 @@ IDENTIFIED = 17
 SIZES = [0, 0, 50, 200, IDENTIFIED]
 REQUESTS = [BatchResult(1), BatchResult(1)]
 """Requests with a key for many records. A single record is a request of its own."""
+IN_THE_MANUAL = Path(__file__).parents[4] / "docs/explanation/queue-states.csv"
 ON_THE_WAY = (QueueState.IN_FLIGHT, QueueState.RESENT, QueueState.ABANDONED)
 
 
@@ -434,6 +436,27 @@ def test_every_state_can_be_reached_and_left_but_for_the_last():
         assert bool(leaves) is (state is not QueueState.CLOSED)
 
 
+def table_for_the_manual():
+    """Make the table: of each state, the next states, each with the events that lead there."""
+    lines = []
+    for state, row in TRANSITIONS.items():
+        events = defaultdict(list)
+        for event, (if_records_wait, if_none) in row.items():
+            if if_records_wait is if_none:
+                events[if_none.name].append(event.value)
+            else:
+                events[f"{if_records_wait.name}, or {if_none.name} if no record waits"].append(event.value)
+        stays = ", ".join(events.pop(state.name, []))
+        leaves = "; ".join(f"{', '.join(names)} → {to}" for to, names in events.items())
+        lines.append(f'``{state.name}``,"{state.value}","{leaves}","{stays}"\n')
+    return "".join(lines)
+
+
+def test_the_manual_has_the_table_of_transitions():
+    """To write it again: ``python -m tests.brokers.kafka.producer.test_partition_queue``."""
+    assert IN_THE_MANUAL.read_text("utf-8") == table_for_the_manual()
+
+
 def test_records_from_before_an_outage_are_late_with_the_first_that_came_in_it():
     queue = PartitionQueue(topic="t", partition=0, batch_bytes=BATCH_BYTES)
     for number, deadline_s in enumerate([7.0, 30.0, 36.0, 36.2, 37.0]):
@@ -561,3 +584,7 @@ def test_records_that_are_neither_rejected_nor_late_stay_when_others_of_their_ba
     assert [each.record.value for each in left] == [b"0"]
     assert [each.record.value for each in queue.give_up_unsent()] == [b"3"]
     assert queue.held == 0
+
+
+if __name__ == "__main__":
+    IN_THE_MANUAL.write_text(table_for_the_manual(), "utf-8")
