@@ -23,7 +23,6 @@ from sampleapp.brokers.kafka.producer import (
     response_handler,
 )
 from sampleapp.brokers.kafka.producer.accumulator import Accumulator
-from sampleapp.brokers.kafka.producer.delivery_log import DeliveryLog
 from sampleapp.brokers.kafka.producer.idempotence import ProducerIds
 from sampleapp.brokers.kafka.producer.partition_queue import (
     IllegalTransition,
@@ -31,6 +30,7 @@ from sampleapp.brokers.kafka.producer.partition_queue import (
     QueueEvent,
     QueueState,
 )
+from sampleapp.brokers.kafka.producer.response_handler import DeliveryLog
 from sampleapp.brokers.kafka.protocol import (
     Produced,
     ProduceRequest,

@@ -23,9 +23,9 @@ from twisted.internet.defer import Deferred
 from sampleapp.brokers.kafka.batches import Codec
 from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
 from sampleapp.brokers.kafka.error_code import ErrorCode
-from sampleapp.brokers.kafka.producer.batch_result import BatchResult
 from sampleapp.brokers.kafka.producer.partition_queue import (
     TRANSITIONS,
+    BatchResult,
     IllegalTransition,
     PartitionQueue,
     Pending,

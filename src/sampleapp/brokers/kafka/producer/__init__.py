@@ -13,21 +13,17 @@ From top to bottom:
 
 ``producer``          wires the components
 ``sender``            sends batches from ready queues; looks for deadlines and retries
-``response_handler``  applies answers and failures to the queues
-``produce_requests``  builds, sends and measures requests
-``node``              one broker: ready queues, and requests in flight
+``response_handler``  applies answers and failures to the queues, and logs partitions that fail or work again
+``produce_requests``  one broker's ready queues and requests in flight; builds, sends and measures requests
 ``topic_metadata``    loads the partitions of topics
-``delivery_log``      log lines about partitions that fail, or work again
 ``pending_batch``     the records of one call, reserved at once and enqueued gradually
 ``accumulator``       the bounded buffer of accepted records
-``topic``             the queues of a topic, and the choice of a partition
+``topic``             the queues of a topic, the choice of a partition, and checks of topics
 ``idempotence``       producer ids
-``partition_queue``   the records of one partition, as a state machine
+``partition_queue``   the records of one partition, as a state machine, and the outcomes of their callers
 ``partitioner``       hashing of keys
 ``replays``           tells a new record with an identity from one that is sent again
 ``results``           the meaning of a response
-``batch_result``      the outcomes of records published together
-``topic_check``       checking topics before publishing
 
 No row calls one above it: methods return the changes that they make.
 """

@@ -21,9 +21,9 @@ from twisted.logger import Logger
 from sampleapp.brokers.kafka.batches import record_size
 from sampleapp.brokers.kafka.cluster_client import SERVICE_FAULT
 from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
-from sampleapp.brokers.kafka.producer.batch_result import BatchResult
 from sampleapp.brokers.kafka.producer.partition_queue import (
     Batch,
+    BatchResult,
     PartitionQueue,
     Pending,
     QueueState,
@@ -37,8 +37,7 @@ from sampleapp.brokers.kafka.producer.results import (
     unavailable,
     unknown_partition,
 )
-from sampleapp.brokers.kafka.producer.topic import PartitionBatch, Topic
-from sampleapp.brokers.kafka.producer.topic_check import TopicCheck
+from sampleapp.brokers.kafka.producer.topic import PartitionBatch, Topic, TopicCheck
 from sampleapp.concurrency.waiters import Waiters
 from sampleapp.errors import (
     BufferFull,

@@ -50,24 +50,26 @@ the last batches as it did the first time, and rejects everything else. Four rul
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from itertools import chain
-from typing import Final
+from typing import Final, cast
 
 from msgspec import Struct
 from twisted.internet.defer import Deferred
 
 from sampleapp.brokers.kafka.batches import BATCH_OVERHEAD, Codec, encode_batch
 from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
-from sampleapp.brokers.kafka.producer.batch_result import BatchResult
 from sampleapp.concurrency.backoff import Backoff
+from sampleapp.errors import PublishError
+from sampleapp.interfaces import Outcome
 from sampleapp.model import Record, RecordIdentity, RecordMetadata
 
 __all__ = [
     "MAY_BE_SENT",
     "TRANSITIONS",
     "Batch",
+    "BatchResult",
     "Expired",
     "IllegalTransition",
     "PartitionQueue",
@@ -258,6 +260,49 @@ class IllegalTransition(Exception):
         super().__init__(f"{event.name} is not possible in the state {state.name}.")
         self.state = state
         self.event = event
+
+
+class BatchResult:
+    """
+    Collects the outcomes of one `sampleapp.interfaces.IBroker.publish_many`, and answers its caller.
+
+    All records share it, so that they need no Deferreds of their own. A record may outlive it: a batch stays
+    at the broker after its callers were answered at their deadline. So the caller gets the list itself, and
+    later outcomes are dropped.
+    """
+
+    __slots__ = ("_missing", "_outcomes", "done")
+
+    def __init__(self, count: int) -> None:
+        """:param count: the number of records, at least one."""
+        self._outcomes: list[Outcome | None] = [None] * count
+        """In the order of the records; ``None`` while unknown. Empty after the caller was answered."""
+        self._missing = count
+        self.done: Deferred[list[Outcome]] = Deferred()
+        """Fires with all outcomes, in a list that the caller may keep. Cancelling stops only the waiting."""
+
+    def put(self, indexes: Sequence[int], outcomes: Sequence[Outcome]) -> None:
+        """Set the outcomes of records, unless they have one or the caller was answered."""
+        known = self._outcomes
+        if not self._missing:
+            return
+        for index, outcome in zip(indexes, outcomes, strict=True):
+            if known[index] is None:
+                known[index] = outcome
+                self._missing -= 1
+        if not self._missing:
+            self._close()
+            if not self.done.called:
+                self.done.callback(cast("list[Outcome]", known))
+
+    def reject(self, error: PublishError) -> None:
+        """Answer the caller with one error: none of the records was published."""
+        self._close()
+        if not self.done.called:
+            self.done.errback(error)
+
+    def _close(self) -> None:
+        self._outcomes, self._missing = [], 0
 
 
 class Pending(Struct, gc=False):

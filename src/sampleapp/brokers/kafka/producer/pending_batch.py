@@ -21,8 +21,7 @@ from twisted.python.failure import Failure
 from sampleapp.brokers.kafka.batches import record_size, record_sizes
 from sampleapp.brokers.kafka.cluster_client import SERVICE_FAULT
 from sampleapp.brokers.kafka.producer.accumulator import Accumulator
-from sampleapp.brokers.kafka.producer.batch_result import BatchResult
-from sampleapp.brokers.kafka.producer.partition_queue import Pending
+from sampleapp.brokers.kafka.producer.partition_queue import BatchResult, Pending
 from sampleapp.brokers.kafka.producer.partitioner import hash_keys
 from sampleapp.brokers.kafka.producer.replays import ReplayDetection, with_fingerprint
 from sampleapp.brokers.kafka.producer.results import illegal_header, illegal_topic, unavailable

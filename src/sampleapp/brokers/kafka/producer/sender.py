@@ -24,12 +24,10 @@ from sampleapp.brokers.kafka.clock_check import ClockCheck
 from sampleapp.brokers.kafka.cluster_client import ClusterClient, RequestFailed, request_failed
 from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
 from sampleapp.brokers.kafka.producer.accumulator import Accumulator
-from sampleapp.brokers.kafka.producer.delivery_log import DeliveryLog
 from sampleapp.brokers.kafka.producer.idempotence import ProducerIds
-from sampleapp.brokers.kafka.producer.node import BatchToSend, Node, Window
 from sampleapp.brokers.kafka.producer.partition_queue import MAY_BE_SENT, PartitionQueue, QueueState
-from sampleapp.brokers.kafka.producer.produce_requests import ProduceRequests
-from sampleapp.brokers.kafka.producer.response_handler import ResponseHandler, Responses
+from sampleapp.brokers.kafka.producer.produce_requests import BatchToSend, Node, ProduceRequests, Window
+from sampleapp.brokers.kafka.producer.response_handler import DeliveryLog, ResponseHandler, Responses
 from sampleapp.brokers.kafka.producer.topic_metadata import TopicMetadata
 from sampleapp.brokers.kafka.protocol import ProduceResponse
 
