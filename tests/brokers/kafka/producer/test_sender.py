@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from twisted.internet.defer import Deferred
 
-from sampleapp.errors import BrokerStopped, BrokerUnavailable
+from sampleapp.brokers.kafka.cluster_client import RequestFailed
+from sampleapp.errors import BrokerStopped, BrokerUnavailable, OutcomeUnknown
 from sampleapp.model import RecordMetadata
 from tests.brokers.kafka.producer.world import (
     TIMEOUT_S,
@@ -15,6 +17,7 @@ from tests.brokers.kafka.producer.world import (
     warm,
 )
 from tests.support.kafka_simulator import Fate, reason
+from tests.support.logs import logged_lines
 
 LARGE = 60_000
 
@@ -259,3 +262,24 @@ def test_a_record_that_waits_for_a_broker_goes_to_the_new_leader(loads):
     assert next(node_id for node_id, request in world.cluster.asked if request in later) == 2
     assert isinstance(waiting[0], RecordMetadata)
     assert_true(world)
+
+
+def test_queues_that_were_given_up_while_requests_are_sent_are_not_sent_from(monkeypatch):
+    world = warm(partitions=2, brokers=(1, 2))
+    for key in keys_of(2):
+        publish_now(world, b"connects", key=key)
+    rejected = Deferred()
+
+    def request(*_, **__):
+        world.producer.give_up()
+        return rejected
+
+    with logged_lines() as lines:
+        for key in keys_of(2):
+            world.publish(b"given up", key=key)
+        monkeypatch.setattr(world.client, "request", request)
+        world.advance(0.1)
+    rejected.errback(RequestFailed(reason(), sent=False))
+    assert lines == []
+    assert all(isinstance(answer, BrokerStopped | OutcomeUnknown) for answer in world.settled()[3:])
+    world.producer.stop()
