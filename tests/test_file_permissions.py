@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from sampleapp.file_permissions import changeable_by_all
+from sampleapp.files import changeable_by_all
 
 REPLACEABLE = (
     "every user of this machine may replace it, since they may write to the directory {}; remove that "

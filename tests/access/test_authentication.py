@@ -23,7 +23,7 @@ from sampleapp.access import (
     RateExceeded,
     parse_callers,
 )
-from sampleapp.access.patterns import TopicPatterns
+from sampleapp.access.caller import TopicPatterns
 from sampleapp.concurrency.token_bucket import Rate
 from tests.support.callers import by, caller, token_of
 

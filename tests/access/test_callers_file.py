@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sampleapp.access import Caller, CallersFileError, load_callers, parse_callers, toml_lines
+from sampleapp.access.caller import TopicPatterns, digest_of, new_token
 from sampleapp.access.callers_file import callers_document, callers_in
-from sampleapp.access.patterns import TopicPatterns
-from sampleapp.access.tokens import digest_of, new_token
 from sampleapp.access.toml_lines import TOMLDocument
 from sampleapp.concurrency.token_bucket import Rate
 from tests.support.callers import caller

@@ -16,11 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sampleapp.access import CallersFileError, parse_callers
+from sampleapp.access.caller import PREFIX
 from sampleapp.access.callers_file_tables import Mistake
-from sampleapp.access.hook_secrets import load_hook_keys, secret_paths
-from sampleapp.access.secret_forms import other_kind
+from sampleapp.access.hook_verification import load_hook_keys, other_kind, secret_paths
 from sampleapp.access.signatures import SCHEMES, HMACScheme
-from sampleapp.access.tokens import PREFIX
 from sampleapp.concurrency.token_bucket import Rate
 from tests.support.secrets import secret
 

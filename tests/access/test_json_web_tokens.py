@@ -11,11 +11,11 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from sampleapp.access import Caller
+from sampleapp.access.caller import TopicPatterns
 from sampleapp.access.errors import InvalidCredentials
 from sampleapp.access.issuers import Issuer, Subject
 from sampleapp.access.json_web_tokens import LEEWAY_S, MOST_PATTERNS, JWTVerifier
 from sampleapp.access.jwks import ALGORITHMS, parse_jwks
-from sampleapp.access.patterns import TopicPatterns
 from sampleapp.concurrency.token_bucket import Rate
 from tests.support.issuer import AUDIENCE, CLAIMS, ISSUER, NOW_S, jwk, jwks, private_key, signed
 

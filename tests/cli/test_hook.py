@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sampleapp.access import load_callers, parse_callers
-from sampleapp.access.hook_secrets import load_hook_keys
+from sampleapp.access.hook_verification import load_hook_keys
 from sampleapp.cli import main
 from tests.support.callers import FULL
 from tests.support.secrets import record_output, secret

@@ -7,8 +7,8 @@ import hmac
 import pytest
 
 from sampleapp.access import CallersFileError
+from sampleapp.access.caller import TopicPatterns
 from sampleapp.access.current_callers import CurrentCallers
-from sampleapp.access.patterns import TopicPatterns
 from sampleapp.service.assembly import build
 from sampleapp.service.config import Config
 from tests.service.test_callers import ReactorWithThreads

@@ -22,7 +22,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from sampleapp.access import Callers, HookVerifier, parse_callers
-from sampleapp.access.hook_secrets import HookKeys
+from sampleapp.access.hook_verification import HookKeys
 from sampleapp.interfaces import IBroker
 from sampleapp.messages.schemas import Schema, compile_schemas
 from sampleapp.model import Health, ReadResult, Record, RecordMetadata

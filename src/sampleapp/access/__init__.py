@@ -1,7 +1,7 @@
 """Access control: the callers file, credentials, rights and rates. Independent of HTTP."""
 
 from sampleapp.access.authentication import Authenticator, Identity, TokenVerifier
-from sampleapp.access.caller import Caller
+from sampleapp.access.caller import Caller, Right
 from sampleapp.access.callers_file import Callers, CallersFileError, load_callers, parse_callers
 from sampleapp.access.errors import (
     AccessError,
@@ -16,7 +16,6 @@ from sampleapp.access.errors import (
 )
 from sampleapp.access.hook_verification import HookVerifier, SignedRequest
 from sampleapp.access.hooks import Hook
-from sampleapp.access.rights import Right
 from sampleapp.access.signatures import Slack
 
 __all__ = [

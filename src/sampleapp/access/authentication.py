@@ -13,12 +13,11 @@ from typing import Final, Generic, Protocol, TypeVar
 from cryptography.x509 import Certificate
 from msgspec import Struct
 
-from sampleapp.access.caller import Caller
+from sampleapp.access.caller import Caller, digest_of
 from sampleapp.access.callers_file import Callers
 from sampleapp.access.certificate_names import CertificateName, names_in
 from sampleapp.access.errors import AmbiguousCredentials, InvalidCredentials, NoCredentials
 from sampleapp.access.rates import RateLimiter
-from sampleapp.access.tokens import digest_of
 
 __all__ = ["Authenticator", "Identity", "TokenVerifier"]
 

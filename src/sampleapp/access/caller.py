@@ -1,17 +1,145 @@
-"""A caller: its name, rights and rates."""
+"""
+A caller: its name, tokens, rights and rates.
+
+In a pattern of topics, ``*`` matches any run of characters, also an empty one and one with dots. No other
+character is special, and patterns are case-sensitive.
+
+Tokens are random texts that callers send with ``Authorization: Bearer`` (RFC 6750). The callers file has only
+their SHA-256, so a reader of the file cannot use them. Unlike for a password, a plain hash is enough: 2**256
+possible tokens are too many to try.
+"""
 
 from __future__ import annotations
 
 import re
+import secrets
+from collections.abc import Iterable, Iterator
+from enum import Enum
+from hashlib import sha256
 from typing import Final
 
 from msgspec import Struct
 
-from sampleapp.access.patterns import TopicPatterns
-from sampleapp.access.rights import Right
 from sampleapp.concurrency.token_bucket import Rate
 
-__all__ = ["HOOK", "Caller", "is_legal_name"]
+__all__ = [
+    "HOOK",
+    "PREFIX",
+    "Caller",
+    "Right",
+    "TopicPatterns",
+    "digest_of",
+    "is_legal_name",
+    "is_legal_pattern",
+    "new_token",
+    "parse_digest",
+]
+
+
+class Right(Enum):
+    """The right that a route requires."""
+
+    NONE = "none"
+    """No right, and no credentials."""
+    ANY = "any"
+    """Credentials, and no further right."""
+    READ = "read"
+    """The right to read the readings."""
+    METRICS = "metrics"
+    """The right to read metrics."""
+    CONSUME = "consume"
+    """The right to read the records of at least one topic. `Caller.may_consume` checks a topic."""
+    PUBLISH = "publish"
+    """The right to publish to at least one topic. `Caller.may_publish` checks the topic of each record."""
+
+
+_ANY: Final = "*"
+_PATTERN: Final = re.compile(r"[A-Za-z0-9._*-]{1,249}")
+
+
+def is_legal_pattern(pattern: str) -> bool:
+    """Return whether a pattern has only characters of topic names and ``*``, so that it can match one."""
+    return _PATTERN.fullmatch(pattern) is not None and pattern not in {".", ".."}
+
+
+class TopicPatterns:
+    """A set of names and patterns of topics."""
+
+    __slots__ = ("_names", "_patterns", "_texts")
+
+    def __init__(self, patterns: Iterable[str] = ()) -> None:
+        """:param patterns: each a name, or a pattern."""
+        self._texts = tuple(patterns)
+        self._names = frozenset(text for text in self._texts if _ANY not in text)
+        self._patterns = tuple(tuple(text.split(_ANY)) for text in self._texts if _ANY in text)
+
+    def __contains__(self, topic: str) -> bool:
+        """Return whether one of them matches a topic."""
+        return topic in self._names or any(_fits(parts, topic) for parts in self._patterns)
+
+    def __bool__(self) -> bool:
+        """Return whether there is at least one."""
+        return bool(self._texts)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._texts)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TopicPatterns) and set(self._texts) == set(other._texts)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._texts))
+
+    def __repr__(self) -> str:
+        return f"TopicPatterns({list(self._texts)!r})"
+
+
+def _fits(parts: tuple[str, ...], topic: str) -> bool:
+    """
+    Return whether a topic consists of these parts with any text between them.
+
+    Not a regular expression: with several ``*`` it can backtrack for minutes, and callers choose the topics.
+    Since ``*`` is the only wildcard, taking the leftmost match of each part is enough.
+    """
+    first, last = parts[0], parts[-1]
+    end = len(topic) - len(last)
+    position = len(first)
+    if position > end or not topic.startswith(first) or not topic.endswith(last):
+        return False
+    for part in parts[1:-1]:
+        found = topic.find(part, position, end)
+        if found < 0:
+            return False
+        position = found + len(part)
+    return True
+
+
+PREFIX: Final = "sampleapp_"
+"""The beginning of each token, so that a token published by mistake can be found."""
+_RANDOM_BYTES: Final = 32
+_DIGEST: Final = re.compile(r"[0-9A-Fa-f]{64}")
+
+
+def new_token() -> str:
+    """Return a new token with 256 random bits."""
+    return PREFIX + secrets.token_urlsafe(_RANDOM_BYTES)
+
+
+def digest_of(token: bytes) -> bytes:
+    """Return the SHA-256 of a token's text, 32 bytes."""
+    return sha256(token).digest()
+
+
+def parse_digest(text: str) -> bytes:
+    """
+    Parse 64 hexadecimal digits.
+
+    :raise ValueError: the text is something else. The message does not repeat it, since it may be a token.
+    """
+    if _DIGEST.fullmatch(text) is None:
+        raise ValueError("not 64 hexadecimal digits")
+    return bytes.fromhex(text)
+
 
 HOOK: Final = "hook"
 """The names of hooks as callers begin with this and a colon; those of an issuer's callers, with its name."""

@@ -34,7 +34,14 @@ from typing import Any, Final, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sampleapp.access.caller import Caller, is_legal_name
+from sampleapp.access.caller import (
+    PREFIX,
+    Caller,
+    TopicPatterns,
+    is_legal_name,
+    is_legal_pattern,
+    parse_digest,
+)
 from sampleapp.access.callers_file_tables import (
     CallerTable,
     FileTable,
@@ -44,15 +51,12 @@ from sampleapp.access.callers_file_tables import (
     in_words,
 )
 from sampleapp.access.certificate_names import CertificateName, parse_certificate_name
-from sampleapp.access.files import read_file
 from sampleapp.access.hooks import Hook, read_hook
 from sampleapp.access.issuers import Issuer, IssuersReader, Subject
-from sampleapp.access.patterns import TopicPatterns, is_legal_pattern
-from sampleapp.access.tokens import PREFIX, parse_digest
 from sampleapp.access.toml_lines import Path as TOMLPath
 from sampleapp.access.toml_lines import TOMLDocument, TOMLMistake
 from sampleapp.errors import StartUpError
-from sampleapp.file_permissions import shown_path
+from sampleapp.files import read_file, shown_path
 
 __all__ = [
     "Callers",

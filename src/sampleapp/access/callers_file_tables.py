@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import Struct
 
-from sampleapp.access.tokens import PREFIX
+from sampleapp.access.caller import PREFIX
 from sampleapp.access.toml_lines import Path
 from sampleapp.concurrency.token_bucket import Rate
 

@@ -24,15 +24,15 @@ from sampleapp.access import (
     Right,
     TokenVerifier,
 )
+from sampleapp.access.caller import TopicPatterns
 from sampleapp.access.callers_file import callers_document, callers_in, read_callers_file
 from sampleapp.access.callers_file_tables import Mistake
-from sampleapp.access.hook_secrets import HookKeys, load_hook_keys, secret_paths
+from sampleapp.access.hook_verification import HookKeys, load_hook_keys, secret_paths
 from sampleapp.access.hooks import Hook
 from sampleapp.access.issuer_keys import IssuerKeys, fetch_with, key_paths, load_keys
 from sampleapp.access.jwks import KeySet
-from sampleapp.access.patterns import TopicPatterns
 from sampleapp.concurrency.time_slices import TimeSlices
-from sampleapp.file_permissions import is_readable_by_all
+from sampleapp.files import is_readable_by_all
 
 __all__ = ["CurrentCallers"]
 

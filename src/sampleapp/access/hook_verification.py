@@ -1,25 +1,176 @@
-"""Verification of the requests of hooks: first of their header, and of their body when it is there."""
+"""
+Hooks: their secrets, and the verification of their requests.
+
+The header of a request is verified first, and its body when it is there. Each secret is in a file of its own,
+and has not the form of another credential: with a public key as the secret, everyone who knows the key could
+sign.
+"""
 
 from __future__ import annotations
 
+import base64
+import binascii
+import codecs
+import re
 import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
+import msgspec
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import load_der_private_key, load_der_public_key
+from cryptography.x509 import load_der_x509_certificate
 from msgspec import Struct
 from msgspec.structs import replace
 
+from sampleapp.access.caller import PREFIX
+from sampleapp.access.callers_file_tables import Mistake
 from sampleapp.access.errors import InvalidSignature, RateExceeded
-from sampleapp.access.hook_secrets import HookKeys
 from sampleapp.access.hooks import Hook
 from sampleapp.access.rates import BodyCharge, RateLimiter
 from sampleapp.access.signatures import REJECTIONS, Claim, HookKey, SignatureRejected, SignedFields
+from sampleapp.access.toml_lines import Path as TOMLPath
+from sampleapp.files import read_file
 
-__all__ = ["RESULTS", "UNKNOWN", "HookVerifier", "SignedRequest"]
+__all__ = [
+    "RESULTS",
+    "UNKNOWN",
+    "HookKeys",
+    "HookVerifier",
+    "SignedRequest",
+    "load_hook_keys",
+    "other_kind",
+    "secret_paths",
+]
+
+_KINDS: Final = {
+    # Standard Webhooks 1.0.
+    rb"whsk_": "the private key of a sender; write its public key (whpk_) there instead",
+    rb".whpk_": "a public key (whpk_) with other text in front of it",
+    rb"-----BEGIN ": "a key or a certificate in PEM",
+    rb"(?:ssh-|ecdsa-sha2-|sk-ssh-|sk-ecdsa-)\S+ AAAA": "a key of SSH",
+    # Its form on the wire in base64: the length and the name of the algorithm come first (RFC 4253).
+    rb"\A\s*AAAA(?:[CE]3NzaC1|B3NzaC1)": "a key of SSH",
+    rb"\A\s*eyJ[\w-]*\.[\w-]+\.[\w-]*\Z": "a JSON Web Token",
+    re.escape(PREFIX).encode("ascii"): "the token of a caller",
+    # Secrets in base64 may have slashes.
+    rb"\A\s*(?:file:)?[~\w./-]*/[\w-]+\.(?:env|json|key|pem|secret|token|toml|txt|ya?ml)\Z": "a path",
+    rb"\A\s*(?:file:|~)?/+(?:etc|home|run|var)/[\w./-]+\Z": "a path",
+}
+"""By regular expressions that are searched for."""
+_FROM_BASE64URL: Final = bytes.maketrans(b"-_", b"+/")
+
+
+def other_kind(text: bytes) -> str | None:
+    """Return the kind of a text that is not the secret of a webhook; ``None`` if it can be one."""
+    for pattern, kind in _KINDS.items():
+        if re.search(pattern, text, re.DOTALL):
+            return kind
+    with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        if isinstance(msgspec.json.decode(text), dict | list):
+            return "JSON, such as a JSON Web Key"
+    plain = text.translate(_FROM_BASE64URL).rstrip(b"=")
+    for decode, digits in ((base64.b64decode, plain + b"=" * (-len(plain) % 4)), (binascii.unhexlify, text)):
+        with suppress(ValueError):
+            if _is_der(decode(digits)):
+                return "a key or a certificate in DER"
+    return None
+
+
+def _is_der(data: bytes) -> bool:
+    for load in (load_der_public_key, load_der_x509_certificate):
+        with suppress(ValueError, UnsupportedAlgorithm):
+            load(data)
+            return True
+    with suppress(ValueError, UnsupportedAlgorithm):
+        # TypeError: it needs a password.
+        with suppress(TypeError):
+            load_der_private_key(data, None)
+        return True
+    return False
+
+
+_MOST_BYTES: Final = 4096
+_MOST_PUBLIC_KEYS: Final = 2
+"""The old one and the new one of a sender. Each takes 1.5 ms for 1 MiB and signature, also if it is false."""
+
+
+class HookKeys(tuple[HookKey, ...]):
+    """The keys of a hook, each of which is valid. They are not in its ``repr``."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        """Return their number only."""
+        return f"<{len(self)} keys>"
+
+
+def secret_paths(hooks: Mapping[str, Hook], *, directory: Path) -> list[Path]:
+    """
+    Return the paths of the files with secrets.
+
+    :param directory: for relative paths.
+    """
+    return [directory / file for hook in hooks.values() for file in hook.secret_files]
+
+
+def load_hook_keys(hooks: Mapping[str, Hook], *, directory: Path) -> dict[str, HookKeys]:
+    """
+    Read the secrets of all hooks.
+
+    :param directory: for relative paths.
+    :return: by the names of the hooks.
+    :raise Mistake: a file cannot be used. The message has nothing of its content, and not its path, which may
+        be a secret that was written there by mistake.
+    """
+    return {name: _load_keys(hook, directory) for name, hook in hooks.items()}
+
+
+def _load_keys(hook: Hook, directory: Path) -> HookKeys:
+    member = ("hooks", hook.name, "secret_files")
+    keys = HookKeys(
+        _load(hook, directory / file, (*member, index)) for index, file in enumerate(hook.secret_files)
+    )
+    if sum(not isinstance(key, bytes) for key in keys) > _MOST_PUBLIC_KEYS:
+        raise Mistake(member, f"names more than {_MOST_PUBLIC_KEYS} public keys (whpk_); remove old ones")
+    return keys
+
+
+def _load(hook: Hook, path: Path, member: TOMLPath) -> HookKey:
+    try:
+        secret = read_file(path).rstrip()
+    except OSError as error:
+        raise Mistake(member, f"names a file that cannot be read: {error.strerror}") from error
+    try:
+        _check_text(secret)
+        return hook.scheme.key_of(secret)
+    except ValueError as error:
+        raise Mistake(member, f"names a file that {error}") from None
+
+
+def _check_text(secret: bytes) -> None:
+    """:raise ValueError: it is not the secret of any webhook."""
+    if secret.startswith((codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise ValueError(
+            "begins with a byte order mark, which is not a part of the secret; save it without one"
+        )
+    if not secret:
+        raise ValueError("is empty")
+    if len(secret) > _MOST_BYTES:
+        raise ValueError(f"has more than {_MOST_BYTES} bytes, so it is not the secret of a webhook")
+    kind = other_kind(secret)
+    if kind is not None:
+        raise ValueError(f"has {kind}, and not the secret of a webhook")
+    if b"\n" in secret:
+        raise ValueError("has several lines; give each secret a file of its own, in secret_files")
+    if not secret.decode("utf-8", "surrogateescape").isprintable():
+        raise ValueError("is not text in UTF-8, or has characters that cannot be seen")
+
 
 UNKNOWN: Final = "unknown"
 """The result of requests to hooks that are not in the file."""

@@ -23,12 +23,12 @@ from twisted.web.iweb import IResponse
 from sampleapp.access import Callers, CallersFileError
 from sampleapp.access.callers_file_tables import Mistake
 from sampleapp.access.errors import InvalidCredentials, IssuerKeysNotKnown
-from sampleapp.access.files import read_file
 from sampleapp.access.issuers import Issuer
 from sampleapp.access.json_web_tokens import JWTVerifier, KeySource
 from sampleapp.access.jwks import JWKSError, KeySet, VerificationKey, parse_jwks
 from sampleapp.concurrency.backoff import Backoff
 from sampleapp.errors import StartUpError
+from sampleapp.files import read_file
 from sampleapp.outgoing.bodies import BodyTooLong, read_body
 from sampleapp.outgoing.https import make_agent
 from sampleapp.outgoing.verified_tls import CertificateNotTrusted, openssl_reasons

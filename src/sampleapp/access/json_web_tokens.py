@@ -18,11 +18,10 @@ import jwt
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from sampleapp.access.caller import Caller
+from sampleapp.access.caller import Caller, TopicPatterns, is_legal_pattern
 from sampleapp.access.errors import InvalidCredentials
 from sampleapp.access.issuers import Issuer, Subject
 from sampleapp.access.jwks import VerificationKey
-from sampleapp.access.patterns import TopicPatterns, is_legal_pattern
 
 __all__ = ["LEEWAY_S", "MOST_PATTERNS", "JWTVerifier", "KeySource"]
 

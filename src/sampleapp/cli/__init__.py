@@ -19,7 +19,7 @@ from sampleapp.cli._output import INTERRUPTED, discard_stdout, note, open_standa
 from sampleapp.cli._publish import delete, publish
 from sampleapp.cli._read import consume, readings, topics
 from sampleapp.cli._token import token
-from sampleapp.file_permissions import system_error
+from sampleapp.files import system_error
 
 __all__ = ["main"]
 

@@ -14,7 +14,7 @@ from datetime import date
 from pathlib import Path
 
 from sampleapp.cli._output import CommandFailed, note
-from sampleapp.file_permissions import changeable_by_all
+from sampleapp.files import changeable_by_all
 
 __all__ = [
     "append_lines",

@@ -210,7 +210,7 @@ def _check_secret(lines: str, *, directory: Path) -> None:
     """:raise CommandFailed: the secret cannot be used."""
     from sampleapp.access import parse_callers
     from sampleapp.access.callers_file_tables import Mistake
-    from sampleapp.access.hook_secrets import load_hook_keys
+    from sampleapp.access.hook_verification import load_hook_keys
 
     try:
         load_hook_keys(parse_callers(lines.encode("utf-8"), name="").hooks, directory=directory)

@@ -16,7 +16,7 @@ import msgspec
 from click.core import ParameterSource
 
 from sampleapp.cli._output import note, visible
-from sampleapp.file_permissions import shown_path
+from sampleapp.files import shown_path
 
 if TYPE_CHECKING:
     from sampleapp.client import Client

@@ -48,7 +48,7 @@ def _name(_context: click.Context, parameter: click.Parameter, value: str) -> st
 
 
 def _patterns(_context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
-    from sampleapp.access.patterns import is_legal_pattern
+    from sampleapp.access.caller import is_legal_pattern
 
     for pattern in value:
         if not is_legal_pattern(pattern):
@@ -128,7 +128,7 @@ def token(
     Only the token is on stdout, and only this once. The lines for the service's callers file (its option
     --callers) are on stderr. --append FILE adds them to that file instead.
     """
-    from sampleapp.access.tokens import digest_of, new_token
+    from sampleapp.access.caller import digest_of, new_token
 
     made = new_token()
     caller = caller_lines(name, publish=publish, consume=consume, read=read, metrics=metrics)

@@ -6,7 +6,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from sampleapp.access.patterns import TopicPatterns
+from sampleapp.access.caller import TopicPatterns
 from sampleapp.logs import LogSettings
 from sampleapp.web.server import Limits
 

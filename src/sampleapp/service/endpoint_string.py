@@ -13,7 +13,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from sampleapp.file_permissions import shown_path
+from sampleapp.files import shown_path
 from sampleapp.tls.https_arguments import HTTPS_PLACES
 
 __all__ = [

@@ -19,7 +19,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from sampleapp.errors import InvalidOption, StartUpError
-from sampleapp.file_permissions import shown_path
+from sampleapp.files import shown_path
 from sampleapp.service.endpoint_string import (
     EndpointString,
     escaped_interface,

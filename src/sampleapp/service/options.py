@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from twisted.python.usage import UsageError
 
-from sampleapp.access.patterns import TopicPatterns, is_legal_pattern
+from sampleapp.access.caller import TopicPatterns, is_legal_pattern
 from sampleapp.logs import LEVELS, AccessLogFormat, LogFormat
 from sampleapp.messages.request_headers import CONTENT_TYPE, check_recorded_name
 from sampleapp.model import is_legal_topic

@@ -8,10 +8,9 @@ from typing import Final
 
 from twisted.internet.defer import Deferred
 
-from sampleapp.access.files import read_file
 from sampleapp.concurrency.threads import Run
 from sampleapp.errors import StartUpError
-from sampleapp.file_permissions import shown_path
+from sampleapp.files import read_file, shown_path
 from sampleapp.messages.schemas import Schema, Schemas, compile_schemas
 
 __all__ = ["SchemaFiles"]

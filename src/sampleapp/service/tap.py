@@ -26,7 +26,7 @@ from zope.interface import implementer
 
 from sampleapp.concurrency.monotonic_time import use_monotonic_time
 from sampleapp.errors import InvalidOption, StartUpError
-from sampleapp.file_permissions import system_error
+from sampleapp.files import system_error
 from sampleapp.logs import BackgroundWriter, ProcessLog, process_log, require_possible
 from sampleapp.service.application import SampleAppService
 from sampleapp.service.assembly import build

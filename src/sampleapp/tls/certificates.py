@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from msgspec import Struct
 
 from sampleapp.errors import StartUpError
-from sampleapp.file_permissions import changeable_by_all, is_readable_by_all
+from sampleapp.files import changeable_by_all, is_readable_by_all
 
 __all__ = [
     "READABLE_KEY",

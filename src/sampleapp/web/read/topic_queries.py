@@ -11,7 +11,7 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IReactorTime
 from twisted.python.failure import Failure
 
-from sampleapp.access.patterns import TopicPatterns
+from sampleapp.access.caller import TopicPatterns
 from sampleapp.concurrency.time_slices import TimeSlices
 from sampleapp.errors import BrokerUnavailable
 from sampleapp.interfaces import IBroker

@@ -13,7 +13,7 @@ from twisted.logger import Logger
 
 from sampleapp.brokers.kafka.connections.sasl_mechanisms import Credentials, Token
 from sampleapp.errors import StartUpError
-from sampleapp.file_permissions import changeable_by_all, is_readable_by_all, shown_path
+from sampleapp.files import changeable_by_all, is_readable_by_all, shown_path
 
 __all__ = ["PASSWORD_VARIABLE", "USERNAME_VARIABLE", "FileReader", "load_credentials", "load_token"]
 

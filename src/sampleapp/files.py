@@ -1,5 +1,5 @@
 """
-The files that the configuration names: their permissions, and their paths in messages.
+The files that the configuration names: permissions, reading while they may change, and paths in messages.
 
 Only the rights of all users count here. The rights of the file's owner and group are the operator's decision:
 secrets of Kubernetes and of systemd have a group that the service belongs to.
@@ -12,8 +12,10 @@ import os
 import re
 import stat
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
 
-__all__ = ["changeable_by_all", "is_readable_by_all", "shown_path", "system_error"]
+__all__ = ["MAX_BYTES", "changeable_by_all", "is_readable_by_all", "read_file", "shown_path", "system_error"]
 
 _USUAL_NAME = re.compile(r"[\w./-]+\.(?:toml|pem|key|crt|cer|json|jwks|secret|txt|conf|log|sqlite3?|db)")
 _MOST_LINKS = 40
@@ -107,3 +109,34 @@ def shown_path(path: str | os.PathLike[str]) -> str:
     directory = os.path.dirname(text)  # noqa: PTH120 -- of a text that need not be a path
     is_path = os.path.lexists(text) or (directory and os.path.isdir(directory))  # noqa: PTH112 -- as above
     return text if is_path or _USUAL_NAME.fullmatch(text) else "\N{HORIZONTAL ELLIPSIS}"
+
+
+MAX_BYTES: Final = 4 * 1024 * 1024
+"""A larger file would take so long to parse that callers would notice."""
+
+
+def read_file(path: Path) -> bytes:
+    """
+    Read a regular file as a whole.
+
+    :raise OSError: it cannot be read, is not regular, has more than `MAX_BYTES`, or every user of this
+        machine may change it, who could grant themselves rights.
+    """
+    # Without O_NONBLOCK, opening a pipe waits until a program writes to it.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "It is not a regular file", str(path))
+        fault = changeable_by_all(path, mode)
+        if fault is not None:
+            raise OSError(errno.EPERM, f"{fault[0].upper()}{fault[1:]}", str(path))
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            content = file.read(MAX_BYTES + 1)
+    finally:
+        os.close(descriptor)
+    if len(content) > MAX_BYTES:
+        raise OSError(errno.EFBIG, f"It has more than {MAX_BYTES} bytes", str(path))
+    return content

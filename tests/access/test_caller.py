@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sampleapp.access.patterns import TopicPatterns, is_legal_pattern
+from sampleapp.access.caller import TopicPatterns, is_legal_pattern
 from sampleapp.model import is_legal_topic
 from tests.support import strategies
 
