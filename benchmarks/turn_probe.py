@@ -36,7 +36,7 @@ def main() -> None:
 
     reactor.doIteration = do_iteration
 
-    from sampleapp.service.serve import serve
+    from sampleapp.service.tap import serve
 
     serve(sys.argv[2:])
 

@@ -78,7 +78,7 @@ USED = [
     (lambda: TCPConnection, ["getHandle", "TLS"]),
     # The verification of certificates: sampleapp.outgoing.verified_tls
     (lambda: TLSMemoryBIOProtocol, ["failVerification"]),
-    # How a handshake fails: sampleapp.tls.transport
+    # How a handshake fails: sampleapp.tls.endpoints
     (lambda: TLSMemoryBIOProtocol, ["_tlsShutdownFinished", "_handshakeDone"]),
     # Where twistd writes its log: sampleapp.logs.observer
     (lambda: twistd, ["_SomeApplicationRunner"]),

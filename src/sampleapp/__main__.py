@@ -2,7 +2,7 @@
 
 import sys
 
-from sampleapp.service.serve import serve
+from sampleapp.service.tap import serve
 
 if __name__ == "__main__":
     serve(sys.argv[1:])

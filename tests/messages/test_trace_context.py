@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sampleapp.messages.trace_context import trace_headers
+from sampleapp.messages.headers import trace_headers
 
 PARENT = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 STATE = b"congo=t61rcWkgMzE,rojo=00f067aa0ba902b7"

@@ -10,11 +10,10 @@ from zope.interface import implementer
 from sampleapp.errors import BrokerStopped
 from sampleapp.interfaces import ISubscription
 from sampleapp.readings.follower import ReadingsFollower
-from sampleapp.service.application import SampleAppService
+from sampleapp.service.application import Readiness, SampleAppService
 from sampleapp.service.assembly import build
 from sampleapp.service.config import Config
 from sampleapp.service.listener import Listener
-from sampleapp.service.readiness import Readiness
 from sampleapp.service.reloads import Reloads
 from tests.support.in_memory import Connection, InMemoryService, ManualBroker, request_bytes
 from tests.support.logs import logged_lines

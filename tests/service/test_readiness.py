@@ -8,7 +8,7 @@ from zope.interface import implementer
 from sampleapp.interfaces import ISubscription
 from sampleapp.model import Health
 from sampleapp.readings.follower import ReadingsFollower
-from sampleapp.service.readiness import Readiness
+from sampleapp.service.application import Readiness
 from tests.support.in_memory import InMemoryService, ManualBroker
 
 

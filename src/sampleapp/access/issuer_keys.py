@@ -29,8 +29,7 @@ from sampleapp.access.jwks import JWKSError, KeySet, VerificationKey, parse_jwks
 from sampleapp.concurrency.backoff import Backoff
 from sampleapp.errors import StartUpError
 from sampleapp.files import read_file
-from sampleapp.outgoing.bodies import BodyTooLong, read_body
-from sampleapp.outgoing.https import make_agent
+from sampleapp.outgoing.https import BodyTooLong, make_agent, read_body
 from sampleapp.outgoing.verified_tls import CertificateNotTrusted, openssl_reasons
 from sampleapp.tls import require_callbacks
 

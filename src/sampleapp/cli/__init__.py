@@ -92,7 +92,7 @@ class _PassedOn(click.Command):
 @click.command(cls=_PassedOn, add_help_option=False, short_help="Run the service.")
 def serve(*, options: tuple[str, ...]) -> None:
     """Run the service until Ctrl-C or SIGTERM."""
-    from sampleapp.service.serve import serve
+    from sampleapp.service.tap import serve
 
     serve(options)
 

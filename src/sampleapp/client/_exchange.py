@@ -36,8 +36,7 @@ from sampleapp.client._errors import (
     UnexpectedResponse,
 )
 from sampleapp.concurrency.backoff import Backoff
-from sampleapp.outgoing.bodies import BodyTooLong, read_body
-from sampleapp.outgoing.https import HandshakeTimedOut
+from sampleapp.outgoing.https import BodyTooLong, HandshakeTimedOut, read_body
 from sampleapp.outgoing.verified_tls import CertificateNotTrusted, openssl_reasons
 
 __all__ = ["Exchanger", "OpenResponse", "Repeats", "Response", "idempotency_headers"]

@@ -10,8 +10,8 @@ from OpenSSL import SSL, crypto
 
 from sampleapp.errors import StartUpError
 from sampleapp.outgoing.verified_tls import client_context
+from sampleapp.tls import require_callbacks
 from sampleapp.tls.certificates import Certificates
-from sampleapp.tls.openssl_callbacks import require_callbacks
 
 __all__ = ["certificate_context", "check_token", "parse_base_url"]
 

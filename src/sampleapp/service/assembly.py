@@ -21,15 +21,14 @@ from sampleapp.concurrency.threads import Run
 from sampleapp.errors import InvalidOption
 from sampleapp.interfaces import IBroker, IReloadable
 from sampleapp.logs import AccessLog, LogSettings, require_writable
-from sampleapp.messages.request_headers import RecordedFields
+from sampleapp.messages.headers import RecordedFields
 from sampleapp.messages.schemas import Schemas
 from sampleapp.metrics import Families, MetricsPage, RequestCounts
 from sampleapp.readings.changes import Changes
 from sampleapp.readings.follower import ReadingsFollower
-from sampleapp.service.application import Admin, SampleAppService, Web
+from sampleapp.service.application import Admin, Readiness, SampleAppService, Web
 from sampleapp.service.config import Config
 from sampleapp.service.listener import Listener
-from sampleapp.service.readiness import Readiness
 from sampleapp.service.reloads import Reloads
 from sampleapp.service.schema_files import SchemaFiles
 from sampleapp.web import (

@@ -45,7 +45,7 @@ class Config(Struct, frozen=True, kw_only=True):
     """
     The header fields of requests that become headers of records, besides ``Content-Type``.
 
-    Each as `sampleapp.messages.request_headers.check_recorded_name` returns it.
+    Each as `sampleapp.messages.headers.check_recorded_name` returns it.
     """
     has_record_content_type: bool = True
     """True if ``Content-Type`` becomes a header of the record."""

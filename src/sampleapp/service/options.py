@@ -19,7 +19,7 @@ from twisted.python.usage import UsageError
 
 from sampleapp.access.caller import TopicPatterns, is_legal_pattern
 from sampleapp.logs import LEVELS, AccessLogFormat, LogFormat
-from sampleapp.messages.request_headers import CONTENT_TYPE, check_recorded_name
+from sampleapp.messages.headers import CONTENT_TYPE, check_recorded_name
 from sampleapp.model import is_legal_topic
 from sampleapp.service.config import DEFAULTS, Config
 from sampleapp.web.cors import check_origin

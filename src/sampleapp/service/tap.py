@@ -1,4 +1,9 @@
-"""The service that ``twistd sampleapp`` runs: signals, log and exit status of its process."""
+"""
+The service that ``twistd sampleapp`` and ``sampleapp serve`` run: signals, log, exit status of its process.
+
+``sampleapp serve`` runs twistd as ``twistd -n --pidfile= sampleapp`` does, without its executable. Log,
+signals and exit statuses are those of twistd. It is given the service here, instead of searching for plugins.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +20,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
 from types import FrameType
-from typing import Any, Final, NoReturn, TypeAlias
+from typing import Any, ClassVar, Final, NoReturn, TypeAlias
 
-from twisted.application.service import IServiceCollection, Service
+from twisted.application.service import IServiceCollection, Service, ServiceMaker
 from twisted.internet.defer import Deferred
 from twisted.logger import ILogObserver, LogEvent, Logger, LogLevel, formatEvent, globalLogPublisher
 from twisted.python.components import Componentized
 from twisted.python.usage import UsageError
+from twisted.scripts import twistd
 from zope.interface import implementer
 
 from sampleapp.concurrency.monotonic_time import use_monotonic_time
@@ -34,7 +40,7 @@ from sampleapp.service.command_line import CommandLine
 from sampleapp.service.systemd import Supervision
 from sampleapp.web import Descriptors
 
-__all__ = ["Options", "TwistdService", "makeService"]
+__all__ = ["Options", "TwistdService", "makeService", "serve"]
 
 _log: Final = Logger()
 
@@ -312,3 +318,35 @@ def _report_check(options: Options, warnings: Sequence[str]) -> NoReturn:
     for variable, hint in options.unknown_variables:
         sys.stderr.write(f"sampleapp: {_UNKNOWN_VARIABLE.format(variable=variable, hint=hint)}\n")
     raise SystemExit(0)
+
+
+class _ServeOptions(Options):
+    """The service's options, as ``sampleapp serve --help`` shows them."""
+
+    command = "sampleapp serve"
+    help_command = "sampleapp serve --help"
+
+
+# mypy does not see what twistd chooses by the platform.
+class _TwistdOptions(twistd.ServerOptions):  # type: ignore[name-defined,misc]
+    # Twisted joins this, the name of the subcommand, and the subcommand's own synopsis.
+    synopsis = "Usage: sampleapp"
+    subCommands: ClassVar[list[list[Any]]] = [["serve", None, _ServeOptions, "Run the service."]]  # noqa: N815
+
+
+def serve(options: Sequence[str]) -> None:
+    """
+    Run the service until a signal ends the process.
+
+    :param options: the arguments after ``twistd sampleapp``.
+    :raise SystemExit: one of them is invalid, or the service cannot start; the message says why.
+    """
+    config = _TwistdOptions()
+    config.parseOptions(["--nodaemon", "--pidfile=", "serve", *options])
+    # twistd keeps the plugins that it has found there; tahoe-lafs sets it as well.
+    config.loadedPlugins = {
+        "serve": ServiceMaker(
+            name="sampleapp", module="sampleapp.service.tap", description="The service.", tapname="sampleapp"
+        )
+    }
+    twistd.runApp(config)

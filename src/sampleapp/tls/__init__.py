@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from sampleapp.tls.expiry import ExpiryWatch
-from sampleapp.tls.https_endpoint import HTTPSEndpoint
-from sampleapp.tls.openssl_callbacks import require_callbacks
-from sampleapp.tls.ssl_endpoint import check_ssl_endpoint
+from sampleapp.tls.endpoints import ExpiryWatch, HTTPSEndpoint, check_ssl_endpoint
+from sampleapp.tls.server_context import require_callbacks
 
 __all__ = ["ExpiryWatch", "HTTPSEndpoint", "check_ssl_endpoint", "require_callbacks"]

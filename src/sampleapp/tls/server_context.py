@@ -1,4 +1,4 @@
-"""OpenSSL's settings for a server, and the reasons why it rejects certificates of clients."""
+"""OpenSSL's settings for a server, why it rejects certificates of clients, and a check at the start."""
 
 from __future__ import annotations
 
@@ -15,7 +15,25 @@ from sampleapp.errors import StartUpError
 from sampleapp.interfaces import IVerifiesClients
 from sampleapp.tls.certificates import Certificates
 
-__all__ = ["OnRejected", "server_context"]
+__all__ = ["OnRejected", "require_callbacks", "server_context"]
+
+
+def require_callbacks() -> None:
+    """
+    Check that OpenSSL can call Python, for which pyOpenSSL generates machine code at run time.
+
+    If it cannot, every connection would fail.
+
+    :raise StartUpError: the process may not make memory executable.
+    """
+    try:
+        SSL.Context(SSL.TLS_METHOD).set_info_callback(lambda *_: None)
+    except MemoryError as error:
+        raise StartUpError(
+            "TLS cannot be used in a process that may not make memory executable: under systemd, set "
+            "MemoryDenyWriteExecute=no."
+        ) from error
+
 
 OnRejected = Callable[[SSL.Connection, str, "crypto.X509 | None"], None]
 """Called with the failing connection, the reason, and the rejected certificate, if there is one."""

@@ -12,7 +12,7 @@ from twisted.internet.interfaces import IReactorTime
 from sampleapp.access import HookVerifier, Right
 from sampleapp.feeds import Feeds
 from sampleapp.interfaces import IBroker
-from sampleapp.messages.request_headers import RecordedFields
+from sampleapp.messages.headers import RecordedFields
 from sampleapp.messages.schemas import Schemas
 from sampleapp.readings.changes import Changes
 from sampleapp.web.access_control import TO_CONSUME, TO_PUBLISH, TO_SEE, AccessControl, AuthorizedTopic

@@ -13,8 +13,8 @@ from twisted.internet.defer import Deferred
 
 from sampleapp.access import Hook, HookVerifier, InvalidSignature, SignedRequest, Slack
 from sampleapp.errors import Fault, InvalidParameters
+from sampleapp.messages.headers import RecordedFields
 from sampleapp.messages.queries import decoded_parameters, unknown_parameters
-from sampleapp.messages.request_headers import RecordedFields
 from sampleapp.web.access_control import TO_PUBLISH, authorize_topic
 from sampleapp.web.publish.idempotency import IDEMPOTENCY_KEY, scope_of
 from sampleapp.web.publish.publisher import Publisher

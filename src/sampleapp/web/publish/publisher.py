@@ -12,10 +12,10 @@ from sampleapp.access import Caller
 from sampleapp.concurrency.time_slices import TimeSlices
 from sampleapp.interfaces import IBroker
 from sampleapp.messages.cloud_events import read_event_data
+from sampleapp.messages.headers import trace_headers
 from sampleapp.messages.idempotency_key import IdempotencyScope
 from sampleapp.messages.records import RecordHeaders, length_of
 from sampleapp.messages.schemas import Schemas
-from sampleapp.messages.trace_context import trace_headers
 from sampleapp.model import CALLER_HEADER, Record
 from sampleapp.web.access_control import TO_PUBLISH, AuthorizedTopic, authorize_topic
 from sampleapp.web.publish.idempotency import IdempotentRecords

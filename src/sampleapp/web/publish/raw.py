@@ -18,10 +18,10 @@ from sampleapp.messages.cloud_events import (
     read_event_headers,
     read_event_key,
 )
+from sampleapp.messages.headers import RecordedFields
 from sampleapp.messages.idempotency_key import IdempotencyScope
 from sampleapp.messages.queries import read_key
 from sampleapp.messages.records import RecordHeaders
-from sampleapp.messages.request_headers import RecordedFields
 from sampleapp.model import TOPIC_RULE, is_legal_topic
 from sampleapp.web.access_control import AuthorizedTopic
 from sampleapp.web.errors import SeveralContentTypes, UnsupportedEventFormat

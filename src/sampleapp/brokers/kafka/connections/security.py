@@ -17,7 +17,7 @@ from sampleapp.brokers.kafka.connections.failure_reason import Peer
 from sampleapp.brokers.kafka.connections.sasl_mechanisms import SaslSteps, Token, mechanism_steps, oauthbearer
 from sampleapp.errors import StartUpError
 from sampleapp.outgoing.verified_tls import VerifiedConnections, client_context
-from sampleapp.tls.openssl_callbacks import require_callbacks
+from sampleapp.tls import require_callbacks
 
 __all__ = ["Security"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sampleapp.access.signatures import FIXED_SCHEMES
-from sampleapp.messages.request_headers import NotRecordable, RecordedFields, check_recorded_name
+from sampleapp.messages.headers import NotRecordable, RecordedFields, check_recorded_name
 from sampleapp.web.server import Fields
 
 SECRETS = [
