@@ -70,7 +70,7 @@ def test_the_number_of_a_status_leads_to_the_screen_of_status_codes(browser, add
     ("query", "page"),
     [
         ("idempotency", "howto/send-again"),
-        ("Idempotency-Key", "howto/send-again"),
+        ("Idempotency-Key", "reference/http/idempotency"),
         ("retry", "howto/send-again"),
         ("rate limit", "howto/callers"),
         ("helm", "howto/containers"),
