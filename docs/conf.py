@@ -1,14 +1,17 @@
 """How Sphinx builds this documentation."""
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
 
 from docutils import nodes
 from sphinx.search.en import SearchEnglish
+from sphinx.util.docutils import SphinxDirective
 
 import sampleapp
+from sampleapp.service.options import GROUPS
 
 project = "sampleapp"
 author = "the sampleapp developers"
@@ -48,6 +51,35 @@ html_copy_source = False
 html_show_sourcelink = False
 
 
+# Old addresses of pages that have moved, and the pages that have their contents now.
+MOVED: dict[str, str] = {}
+REDIRECT = """<!DOCTYPE html>
+<meta charset="utf-8">
+<title>This page has moved</title>
+<meta name="robots" content="noindex">
+<meta http-equiv="refresh" content="1; url={target}">
+<link rel="canonical" href="{target}">
+<script>location.replace("{target}" + location.hash);</script>
+<p>This page has moved: <a href="{target}">{target}</a></p>
+"""
+
+
+class OptionsTable(SphinxDirective):
+    """One screen with each option of the service: its default and its variable, from the code."""
+
+    def run(self) -> list[nodes.Node]:
+        """Return the table."""
+        rows = [["Option", "Default", "Variable"]]
+        for option in (option for group in GROUPS.values() for option in group if option.setting):
+            default = f"``{option.default}``" if option.kind and option.default else "none" if option.kind else "off"
+            again = " (may be repeated)" if option.collect else ""
+            rows.append([f":option:`--{option.name}`{again}", default, f"``{option.variable}``"])
+        lines = [".. list-table::", "   :header-rows: 1", "   :widths: 34 33 33", ""]
+        for row in rows:
+            lines += [f"   {'- ' if number else '* - '}{cell}" for number, cell in enumerate(row)]
+        return self.parse_text_to_nodes("\n".join(line.replace("   - ", "     - ") for line in lines))
+
+
 class SearchWithNumbers(SearchEnglish):
     """English, with numbers: readers look for ``503``."""
 
@@ -62,6 +94,8 @@ def setup(app: Any) -> None:
     app.add_search_language(SearchWithNumbers)
     app.connect("doctree-resolved", _label_cells)
     app.connect("build-finished", _write_page_texts)
+    app.connect("build-finished", _write_redirects)
+    app.add_directive("options-table", OptionsTable)
 
 
 def _label_cells(*event: Any) -> None:
@@ -94,6 +128,14 @@ def _write_page_texts(app: Any, exception: Exception | None) -> None:
         texts[name] = page.astext()
     script = f"const pageTexts = {json.dumps(texts)};\n"
     (Path(app.outdir) / "_static/page-texts.js").write_text(script, encoding="utf-8")
+
+
+def _write_redirects(app: Any, exception: Exception | None) -> None:
+    if exception is not None or app.builder.format != "html":
+        return
+    for old, new in MOVED.items():
+        target = os.path.relpath(f"{new}.html", Path(old).parent)
+        (Path(app.outdir) / f"{old}.html").write_text(REDIRECT.format(target=target), encoding="utf-8")
 
 
 def _with_short_interfaces(*event: Any) -> tuple[str, str | None] | None:
