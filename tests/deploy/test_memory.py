@@ -50,7 +50,7 @@ def test_a_container_has_the_memory_that_the_page_plans(pytestconfig, read):
 
 
 def test_the_page_has_the_sums_for_the_defaults_and_for_the_containers(pytestconfig):
-    page = " ".join((pytestconfig.rootpath / "docs/howto/operations.rst").read_text().split())
+    page = " ".join((pytestconfig.rootpath / "docs/howto/capacity.rst").read_text().split())
     variables, limit = compose(pytestconfig.rootpath)
     assert sum_of(planned_with({"SAMPLEAPP_BROKER": BROKER})) in page
     assert (

@@ -63,7 +63,7 @@ def monitoring(project):
 
 @pytest.fixture
 def page(project):
-    return (project / "docs/howto/monitoring.rst").read_text()
+    return (project / "docs/reference/metrics.rst").read_text()
 
 
 @pytest.fixture
@@ -151,10 +151,13 @@ def test_every_metric_of_an_alert_exists(monitoring):
     assert {(name, used) for name, expr in alerts for used in used_in(expr) - known} == set()
 
 
-def test_the_page_says_what_to_do_about_each_alert(monitoring, page):
-    assert re.findall(r"^   \* - ``(Sampleapp\w+)``$", page, re.MULTILINE) == [
-        name for name, _ in alerts_in(monitoring)
-    ]
+def test_each_alert_leads_to_its_section_of_the_runbook(project, monitoring):
+    runbook = (project / "docs/howto/alerts.rst").read_text(encoding="utf-8")
+    names = [name for name, _ in alerts_in(monitoring)]
+    assert re.findall(r"^(Sampleapp\w+)\n-+\n\n\S", runbook, re.MULTILINE) == names
+    rules = (monitoring / "sampleapp-alerts.yml").read_text()
+    described = re.findall(r'description: "[^"{]+"\n +runbook_url: "(.*)"', rules)
+    assert described == [f"https://manual.example/howto/alerts.html#{name.lower()}" for name in names]
 
 
 def test_every_alert_is_tried_by_the_tests_of_the_rules(monitoring):

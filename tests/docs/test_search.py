@@ -85,7 +85,7 @@ def test_the_number_of_a_status_leads_to_the_screen_of_status_codes(browser, add
         ("batches", "reference/http/batches"),
         ("systemd", "howto/systemd"),
         ("signed webhooks", "reference/http/hooks"),
-        ("alerts", "howto/monitoring"),
+        ("alerts", "howto/alerts"),
         ("CORS", "reference/http/access"),
         # A definition is first if no page is about the word.
         ("tombstone", "reference/glossary"),
