@@ -52,7 +52,7 @@ html_show_sourcelink = False
 
 
 # Old addresses of pages that have moved, and the pages that have their contents now.
-MOVED: dict[str, str] = {}
+MOVED = {"howto/tokens": "howto/callers"}
 REDIRECT = """<!DOCTYPE html>
 <meta charset="utf-8">
 <title>This page has moved</title>

@@ -524,7 +524,7 @@ def test_the_service_can_read_the_files_that_an_operator_makes_as_the_pages_say(
     elsewhere.mkdir()
     for page, begins in [
         ("systemd", "useradd"),
-        ("tokens", "umask"),
+        ("callers", "umask"),
         ("webhooks", "install"),
         ("webhooks", "sampleapp hook github"),
         ("kafka", "install -m 0640 -g sampleapp /dev/null"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from functools import partial
@@ -79,6 +80,7 @@ def test_the_number_of_a_status_leads_to_the_screen_of_status_codes(browser, add
         ("failover", "howto/operations"),
         ("performance", "explanation/when-to-use"),
         ("authentication", "howto/callers"),
+        ("token", "howto/callers"),
         ("backup", "howto/sqlite"),
         ("gzip", "reference/http/headers"),
         # Without an entry in the index: the title of a page, then a heading.
@@ -105,6 +107,17 @@ def test_the_changelog_is_the_last_of_the_pages_with_a_word(browser, address):
         f"document.querySelector('.search-summary').innerText.match(/[0-9]+/)[0] == {RESULTS}.length"
     )
     assert browser.evaluate(f"{RESULTS}.at(-1).querySelector('a').innerText") == "Changes"
+
+
+def test_the_old_address_of_a_page_leads_to_its_place_on_the_new_page(browser, address, built):
+    moved = [page for page in built.rglob("*.html") if "<title>This page has moved<" in page.read_text()]
+    assert moved != []
+    for page in moved:
+        (target,) = re.findall(r'rel="canonical" href="(.*)"', page.read_text())
+        new = (page.parent / target).resolve().relative_to(built)
+        browser.open(f"{address}/{page.relative_to(built).as_posix()}#part")
+        browser.wait_for(f"location.href === '{address}/{new.as_posix()}#part'")
+        assert (built / new).exists()
 
 
 def test_each_page_has_an_icon(browser, address):
