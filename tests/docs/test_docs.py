@@ -590,6 +590,13 @@ def test_the_unit_for_production_starts_a_service(project, tmp_path):
     assert (checked.returncode, checked.stderr) == (0, "")
 
 
+def test_the_page_for_production_has_a_row_for_each_file_of_its_unit(project):
+    page = (project / "docs/howto/production.rst").read_text(encoding="utf-8")
+    change = (project / "docs/howto/production.conf").read_text(encoding="utf-8")
+    rows = re.findall(r"^   \* - ``/etc/sampleapp/([\w.-]+)``$", page, re.MULTILINE)
+    assert sorted(rows) == sorted(set(re.findall(r"/etc/sampleapp/([\w.-]+)", change)))
+
+
 def test_the_pages_about_kubernetes_probe_as_the_manifest_does(project):
     manifest = (project / "deploy/kubernetes/deployment.yaml").read_text(encoding="utf-8")
     (row,) = re.findall(
