@@ -52,7 +52,11 @@ html_show_sourcelink = False
 
 
 # Old addresses of pages that have moved, and the pages that have their contents now.
-MOVED = {"howto/tokens": "howto/callers"}
+MOVED = {
+    "explanation/non-goals": "explanation/when-to-use",
+    "howto/stream_proxies": "howto/proxies",
+    "howto/tokens": "howto/callers",
+}
 REDIRECT = """<!DOCTYPE html>
 <meta charset="utf-8">
 <title>This page has moved</title>
@@ -71,7 +75,8 @@ class OptionsTable(SphinxDirective):
         """Return the table."""
         rows = [["Option", "Default", "Variable"]]
         for option in (option for group in GROUPS.values() for option in group if option.setting):
-            default = f"``{option.default}``" if option.kind and option.default else "none" if option.kind else "off"
+            shown = f"``{option.default}``" if option.default else "none"
+            default = shown if option.kind else "off"
             again = " (may be repeated)" if option.collect else ""
             rows.append([f":option:`--{option.name}`{again}", default, f"``{option.variable}``"])
         lines = [".. list-table::", "   :header-rows: 1", "   :widths: 34 33 33", ""]

@@ -590,6 +590,13 @@ def test_the_unit_for_production_starts_a_service(project, tmp_path):
     assert (checked.returncode, checked.stderr) == (0, "")
 
 
+def test_the_first_page_describes_each_page_in_the_order_of_the_menu(project):
+    page = (project / "docs/index.rst").read_text(encoding="utf-8")
+    menu = re.findall(r"^   ([a-z][\w/-]+)$", page, re.MULTILINE)
+    assert re.findall(r"^- :doc:`([\w/-]+)`: \S", page, re.MULTILINE) == menu
+    assert len(menu) > 40
+
+
 def test_the_page_for_production_has_a_row_for_each_file_of_its_unit(project):
     page = (project / "docs/howto/production.rst").read_text(encoding="utf-8")
     change = (project / "docs/howto/production.conf").read_text(encoding="utf-8")

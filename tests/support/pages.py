@@ -91,7 +91,7 @@ NOT_RUN = {
     ("docs/howto/generate-client.rst", "mkdir sampleapp"): "test_generated_clients.py does it",
     ("docs/howto/production.rst", "curl -s http://127.0.0.1:9090/"): "needs the unit",
     ("docs/howto/read_a_topic.rst", 'curl -i "http'): "its variable is set in the session of the page",
-    ("docs/howto/stream_proxies.rst", "curl"): "test_stream_proxies.py has the proxies",
+    ("docs/howto/proxies.rst", "curl"): "test_stream_proxies.py has the proxies",
     ("docs/howto/tls.rst", "curl"): "test_tls.py has the certificates",
 }
 """Shell blocks that are not run, by page and beginning, with the reason."""

@@ -66,7 +66,7 @@ def nginx(project, directory, *, port, service_port, site):
 
 def haproxy(project, directory, *, port, service_port, site):
     """Write its files; returns the command that runs it."""
-    page = (project / "docs/howto/stream_proxies.rst").read_text()
+    page = (project / "docs/howto/proxies.rst").read_text()
     (block,) = re.findall(r"^   (printf '%s\\r\\n'.*?^   echo [^\n]*)", page, re.MULTILINE | re.DOTALL)
     away = directory / "away.http"
     script = replaced(
