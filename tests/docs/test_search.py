@@ -89,6 +89,9 @@ def test_the_number_of_a_status_leads_to_the_screen_of_status_codes(browser, add
         ("signed webhooks", "reference/http/hooks"),
         ("alerts", "howto/alerts"),
         ("CORS", "reference/http/access"),
+        ("browser", "howto/browser"),
+        ("production", "howto/production"),
+        ("runbook", "howto/alerts"),
         # A definition is first if no page is about the word.
         ("tombstone", "reference/glossary"),
     ],
