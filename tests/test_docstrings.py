@@ -65,7 +65,7 @@ def wrong_names(path, tree, known):
             parameters = {each.arg for each in ast.walk(node.args) if isinstance(each, ast.arg)}
             yield from {*re.findall(r":param (\w+):", text)} - parameters
         for name in [*NAME.findall(text), *re.findall(r":raise ([\w.]+):", text)]:
-            if name.startswith("sampleapp."):
+            if name.startswith(("sampleapp.", "sampleapp_testing.")):
                 is_known = is_there(name)
             elif isinstance(node, ast.Module) and path.name == "__init__.py" and name.islower():
                 # One of the modules of the package.
