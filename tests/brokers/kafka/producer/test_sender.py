@@ -264,6 +264,22 @@ def test_a_record_that_waits_for_a_broker_goes_to_the_new_leader(loads):
     assert_true(world)
 
 
+def test_a_record_that_waits_for_a_connection_goes_to_the_new_leader(monkeypatch):
+    world = warm(partitions=1, brokers=(1, 2))
+    connect = world.client.when_connected
+    monkeypatch.setattr(
+        world.client, "when_connected", lambda node_id: Deferred() if node_id == 1 else connect(node_id)
+    )
+    world.cluster.cut_off(reason(), brokers=[1])
+    waiting = world.publish(b"waits")
+    world.advance(0.1)
+    assert waiting == []
+    world.cluster.elect(2)
+    world.advance(1)
+    assert isinstance(waiting[0], RecordMetadata)
+    assert_true(world)
+
+
 def test_queues_that_were_given_up_while_requests_are_sent_are_not_sent_from(monkeypatch):
     world = warm(partitions=2, brokers=(1, 2))
     for key in keys_of(2):
