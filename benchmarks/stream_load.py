@@ -4,6 +4,7 @@ Clients of event streams, in a process of their own: reads all streams, and prin
     python benchmarks/stream_load.py PORT PATH CLIENTS SECONDS
 
 It prints ``open`` as soon as all streams have begun, and reads for the given number of seconds from then on.
+With ``--slow``, one client in twenty reads only once a second.
 An event may have the time when it was made in its data, as ``@`` and 19 digits: nanoseconds of the clock that
 all processes share (``time.monotonic_ns``). Latencies are from one stream in twenty.
 """
@@ -23,6 +24,7 @@ __all__ = ["quantile"]
 _TIME = re.compile(rb"@(\d{19})")
 _AT_ONCE = 50
 """The most connections that are opened before their answers are awaited."""
+_SLOW_INTERVAL_S = 1.0
 
 
 def quantile(values: list[float], share: float) -> float | None:
@@ -40,6 +42,7 @@ class Streams:
             "User-Agent: stream_load/1\r\n\r\n"
         ).encode()
         self._selector = selectors.DefaultSelector()
+        self._slow = selectors.DefaultSelector()
         self.sockets: list[socket.socket] = []
         self.events = self.bytes = self.ended = 0
         self.latencies_ms: list[float] = []
@@ -62,8 +65,17 @@ class Streams:
         self.sockets.append(connection)
         self._selector.register(connection, selectors.EVENT_READ, [number % 20 == 0, False])
 
+    def make_slow(self) -> None:
+        """Let one client in twenty read only once a second; latencies are not from those."""
+        for connection in self.sockets[10::20]:
+            key = self._selector.unregister(connection)
+            self._slow.register(key.fileobj, key.events, key.data)
+
     def read(self, timeout_s: float) -> None:
-        for key, _ in self._selector.select(timeout_s):
+        self._read_from(self._selector, timeout_s)
+
+    def _read_from(self, selector: selectors.BaseSelector, timeout_s: float) -> None:
+        for key, _ in selector.select(timeout_s):
             try:
                 data = key.fileobj.recv(1 << 18)
             except BlockingIOError:
@@ -76,7 +88,7 @@ class Streams:
                 self.statuses[data[9:12].decode()] += 1
             if not data:
                 self.ended += 1
-                self._selector.unregister(key.fileobj)
+                selector.unregister(key.fileobj)
                 key.fileobj.close()
                 continue
             self.bytes += len(data)
@@ -88,8 +100,12 @@ class Streams:
 
     def read_for(self, seconds: float) -> None:
         until_s = time.monotonic() + seconds
+        slow_at_s = 0.0
         while (left_s := until_s - time.monotonic()) > 0:
-            self.read(left_s)
+            self.read(min(left_s, _SLOW_INTERVAL_S))
+            if time.monotonic() >= slow_at_s:
+                slow_at_s = time.monotonic() + _SLOW_INTERVAL_S
+                self._read_from(self._slow, 0)
 
 
 def main() -> None:
@@ -100,9 +116,12 @@ def main() -> None:
     parser.add_argument("path")
     parser.add_argument("clients", type=int)
     parser.add_argument("seconds", type=float)
+    parser.add_argument("--slow", action="store_true", help="one client in twenty reads once a second")
     options = parser.parse_args()
     streams = Streams(options.port, options.path)
     streams.open(options.clients)
+    if options.slow:
+        streams.make_slow()
     print("open", flush=True)
     streams.read_for(options.seconds)
     figures = {

@@ -5,8 +5,9 @@ Measure what streams of events cost, on this machine, now, next to nchan and Kaf
     python benchmarks/streams.py --quick          to see that it works
     python benchmarks/streams.py rate history     some of it
 
-- ``rate``: 1,000 clients that get 40 events a second each, and 100 that get 50. CPU is that of the server for
-  one event of one client, with everything else that it does: taking the record, storing it, reading it again.
+- ``rate``: 100, 1,000 and 10,000 clients that get 50, 40 and 4 events a second each. One client in twenty
+  reads only once a second; latencies are those of the others. CPU is that of the server for one event of one
+  client, with everything else that it does: taking the record, storing it, reading it again.
 - ``idle``: 10,000 streams on which nothing happens but ids: memory and CPU.
 - ``history``: one client that reads 1 GB of records from the first one on, again and again, while 500
   messages a second are published over 64 connections. nchan keeps messages in memory only, so it is not
@@ -218,10 +219,13 @@ class Publisher:
 class Load:
     """The process of the clients."""
 
-    def __init__(self, server: Server, path: str, *, clients: int, seconds: float) -> None:
+    def __init__(
+        self, server: Server, path: str, *, clients: int, seconds: float, slow: bool = False
+    ) -> None:
         script = str(HERE / "stream_load.py")
+        options = ["--slow"] if slow else []
         self._popen = subprocess.Popen(
-            [sys.executable, script, str(server.port), path, str(clients), str(seconds)],
+            [sys.executable, script, str(server.port), path, str(clients), str(seconds), *options],
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -238,19 +242,24 @@ class Load:
 
 
 def measure_rate(*, scale: int, broker: str | None) -> None:
-    print(f"\n{'clients x events a second':36}{'µs CPU':>9}{'events/s':>12}{'p50 ms':>9}{'p99 ms':>9}")
-    for all_clients, per_s in ((1000 // scale, 40), (100, 50)):
-        for peer in peers(broker):
+    heads = f"{'µs CPU':>9}{'KiB each':>10}{'events/s':>12}{'p50 ms':>9}{'p99 ms':>9}"
+    print(f"\n{'clients x events a second':36}{heads}")
+    compared = peers(broker)
+    for all_clients, per_s in ((100, 50), (1000 // scale, 40), (10_000 // scale, 4)):
+        for peer in compared:
             clients = min(all_clients, peer.most)
             with peer.serve() as server, Publisher(peer, server, per_s=per_s):
                 seconds = 20.0 / scale
-                load = Load(server, peer.stream, clients=clients, seconds=seconds + _WARM_UP_S)
+                before_mib = server.resident_mib()
+                load = Load(server, peer.stream, clients=clients, seconds=seconds + _WARM_UP_S, slow=True)
                 load.wait_until_open()
                 began_s, before_s = time.monotonic(), server.cpu_s()
+                time.sleep(seconds)
+                kib = 1024 * (server.resident_mib() - before_mib) / clients
                 figures = load.figures()
                 took_s, cpu_s = time.monotonic() - began_s, server.cpu_s() - before_s
             print(
-                f"{f'{peer.name}, {clients} x {per_s}':36}{1e6 * cpu_s / figures['events']:9.1f}"
+                f"{f'{peer.name}, {clients} x {per_s}':36}{1e6 * cpu_s / figures['events']:9.1f}{kib:10.1f}"
                 f"{figures['events'] / took_s:12.0f}{figures['p50_ms']:9.1f}{figures['p99_ms']:9.1f}",
                 flush=True,
             )
