@@ -34,7 +34,7 @@ from sampleapp.readings.follower import ReadingsFollower
 from sampleapp.web import HTTPServer, IdempotentRecords, OpenStreams, StreamKind, TopicReads
 from sampleapp.web.read.registry import StreamNumbers
 
-__all__ = ["Families"]
+__all__ = ["METRICS", "Families"]
 
 _BOOTSTRAP: Final = "bootstrap"
 """The label for an address of the configuration while the node id there is not known."""
@@ -193,7 +193,7 @@ _REQUESTS: Final[Mapping[str, _Metric[RequestCounts]]] = {
 
 _IDEMPOTENT_RECORDS: Final[Mapping[str, _Metric[IdempotentRecords]]] = {
     "sampleapp_idempotent_records": _counter(
-        "Records of requests with Idempotency-Key, by result: first, replayed, rejected or unknown.",
+        "Records of requests with Idempotency-Key, by result: first, replayed, refused or unknown.",
         lambda records: records.results,
         "result",
     ),
@@ -420,3 +420,19 @@ _SQLITE: Final[Mapping[str, _Metric[SQLiteMeasures]]] = {
         "Size of SQLite's write-ahead log when it was last written to.", lambda measures: measures.wal_bytes
     ),
 }
+
+METRICS: Final[Mapping[str, _Metric[Any]]] = {
+    **_BUILD,
+    **_REQUESTS,
+    **_IDEMPOTENT_RECORDS,
+    **_SERVER,
+    **_REJECTIONS,
+    **_READINGS,
+    **_STREAMS,
+    **_READS,
+    **_BROKER,
+    **_WAITING,
+    **_KAFKA,
+    **_SQLITE,
+}
+"""Each metric that a service may have, by its name without the suffix of its kind."""
