@@ -6,11 +6,14 @@ import re
 from pathlib import Path
 from typing import Any
 
+import click
 from docutils import nodes
 from sphinx.search.en import SearchEnglish
 from sphinx.util.docutils import SphinxDirective
 
 import sampleapp
+from sampleapp.cli import main
+from sampleapp.metrics.families import METRICS
 from sampleapp.service.options import GROUPS
 
 project = "sampleapp"
@@ -79,10 +82,50 @@ class OptionsTable(SphinxDirective):
             default = shown if option.kind else "off"
             again = " (may be repeated)" if option.collect else ""
             rows.append([f":option:`--{option.name}`{again}", default, f"``{option.variable}``"])
-        lines = [".. list-table::", "   :header-rows: 1", "   :widths: 34 33 33", ""]
-        for row in rows:
-            lines += [f"   {'- ' if number else '* - '}{cell}" for number, cell in enumerate(row)]
-        return self.parse_text_to_nodes("\n".join(line.replace("   - ", "     - ") for line in lines))
+        return self.parse_text_to_nodes(_table("34 33 33", rows))
+
+
+class MetricsTable(SphinxDirective):
+    """Each metric of the service: its type, its labels and its HELP, from the code."""
+
+    def run(self) -> list[nodes.Node]:
+        """Return the table."""
+        rows = [["Name", "Type", "Labels", "What it is"]]
+        for name, metric in METRICS.items():
+            kind = metric.kind(name, metric.documentation).type
+            suffix = {"counter": "_total", "info": "_info"}.get(kind, "")
+            labels = ", ".join(f"``{label}``" for label in metric.labels)
+            shown = kind.replace("info", "gauge")
+            rows.append([f"``{name}{suffix}``", shown, labels, metric.documentation])
+        return self.parse_text_to_nodes(_table("44 11 13 32", rows))
+
+
+class CommandOptions(SphinxDirective):
+    """The options of a command, from its ``--help``, except those for the service and its credentials."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        """Return a description of each option."""
+        (name,) = self.arguments
+        command = main.commands[name]
+        context = click.Context(command)
+        lines = [f".. program:: sampleapp {name}", ""]
+        for option in command.params:
+            # A hook's URL is the sender's.
+            if isinstance(option, click.Option) and (option.envvar is None or name == "hook"):
+                shown, text = option.get_help_record(context)
+                text = re.sub(r"--[a-z-]+", r"``\g<0>``", re.sub(r"([*|])", r"\\\1", text))
+                lines += [f".. option:: {shown}", "", f"   {text}", ""]
+        return self.parse_text_to_nodes("\n".join(lines))
+
+
+def _table(widths: str, rows: list[list[str]]) -> str:
+    """Return the text of a table whose first row is its head."""
+    lines = [".. list-table::", "   :header-rows: 1", f"   :widths: {widths}", ""]
+    for row in rows:
+        lines += [f"   {'  - ' if number else '* - '}{cell}" for number, cell in enumerate(row)]
+    return "\n".join(lines)
 
 
 class SearchWithNumbers(SearchEnglish):
@@ -101,6 +144,8 @@ def setup(app: Any) -> None:
     app.connect("build-finished", _write_page_texts)
     app.connect("build-finished", _write_redirects)
     app.add_directive("options-table", OptionsTable)
+    app.add_directive("metrics-table", MetricsTable)
+    app.add_directive("command-options", CommandOptions)
 
 
 def _label_cells(*event: Any) -> None:

@@ -690,3 +690,24 @@ def test_the_reference_has_the_kind_and_the_default_of_every_option(project):
     assert shown == {
         option.name: (option.kind.name, option.default or "none") for option in OPTIONS if option.kind
     }
+
+
+def test_the_page_about_kafka_has_the_default_of_each_option(project):
+    from sampleapp.brokers.kafka.config import parse
+
+    page = (project / "docs/reference/kafka.rst").read_text(encoding="utf-8")
+    shown = dict(re.findall(r"^``(\w+)``: .* Default: ``([\w.]+)``", page, re.MULTILINE))
+    assert len(shown) > 5
+    assert parse("kafka://kafka1?" + "&".join(f"{name}={value}" for name, value in shown.items())) == parse(
+        "kafka://kafka1"
+    )
+
+
+def test_the_page_about_kafka_has_the_versions_of_each_request(project):
+    from sampleapp.brokers.kafka import protocol
+
+    page = (project / "docs/reference/kafka.rst").read_text(encoding="utf-8")
+    shown = re.findall(r"^   ``(\w+)`` \| (\d+) to (\d+) \|", page, re.MULTILINE)
+    apis = {each.api for each in vars(protocol).values() if hasattr(each, "api")}
+    assert sorted(shown) == sorted((api.name, str(api.lowest), str(api.highest)) for api in apis)
+    assert [name for name, *_ in shown[:4]] == [api.name for api in protocol.REQUIRED]
