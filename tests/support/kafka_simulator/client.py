@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
+from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 from uuid import UUID
 
@@ -242,6 +243,7 @@ class SimulatedClient:
             if auto_create and cluster.may_create(topic):
                 cluster.add_partitions(_NEW_TOPIC_PARTITIONS, topic=topic)
             topic_id, logs = cluster.known_to(node_id, topic)
+            self._epochs.pop(topic, None)
             if topic in cluster.topic_errors:
                 self._metadata[topic] = (cluster.topic_errors[topic], {}, None)
             elif cluster.ignorant or not logs:
@@ -252,7 +254,8 @@ class SimulatedClient:
                     number: log.leader for number, log in logs.items() if number not in cluster.unmentioned
                 }
                 self._metadata[topic] = (ErrorCode.NONE, leaders, topic_id)
-                self._epochs[topic] = {number: log.epoch for number, log in logs.items()}
+                if cluster.tells_epochs:
+                    self._epochs[topic] = {number: log.epoch for number, log in logs.items()}
         return True
 
     def _describe(self, topics):
@@ -271,16 +274,16 @@ class SimulatedClient:
             for topic in (reversed(cluster.topics) if topics is None else topics)
         ]
 
-    def _log(self, node_id, topic, number, topic_id=None, epochs=()):
+    def _log(self, node_id, topic, number, topic_id=None, epochs=MappingProxyType({})):
         known_id, logs = self.cluster.known_to(node_id, topic)
         if topic_id not in (None, known_id) or (topic_id is not None and not logs):
             return ErrorCode.UNKNOWN_TOPIC_ID
         log = logs.get(number)
         if log is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if (topic, number) in epochs and epochs[topic, number] != log.epoch:
-            is_older = epochs[topic, number] < log.epoch
-            return ErrorCode.FENCED_LEADER_EPOCH if is_older else ErrorCode.UNKNOWN_LEADER_EPOCH
+        epoch = epochs.get((topic, number), -1)
+        if epoch not in (-1, log.epoch):
+            return ErrorCode.FENCED_LEADER_EPOCH if epoch < log.epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
         return ErrorCode.NOT_LEADER_OR_FOLLOWER if log.leader != node_id else log
 
     def _identify(self):

@@ -55,6 +55,8 @@ class Cluster:
     """Whether a broker may get several requests of a kind at once, and ones for last stable offsets."""
     has_sessions = True
     """Whether the brokers keep fetch sessions."""
+    tells_epochs = True
+    """Whether Metadata has the epochs of leaders: a broker before Kafka 2.1 has none."""
     append_time_ms = -1
     """The time of appending that answers of Produce have, as of a topic with ``LogAppendTime``."""
 

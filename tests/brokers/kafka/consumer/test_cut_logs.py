@@ -14,14 +14,14 @@ LATER = 100
 
 def filled(count=5, **options):
     cluster = Cluster(**options)
-    append(cluster, values(count))
+    append(cluster.logs[0], values(count))
     return cluster
 
 
-def append(cluster, some):
+def append(log, some):
     """Append each record in a batch of its own, between which a log may be cut."""
     for each in some:
-        cluster.logs[0].append(each)
+        log.append(each)
 
 
 def cut(cluster, offset, *, leader=2, new=20):
@@ -29,7 +29,7 @@ def cut(cluster, offset, *, leader=2, new=20):
     log = cluster.logs[0]
     log.cut(offset)
     log.leader = leader
-    append(cluster, values(new, LATER))
+    append(log, values(new, LATER))
 
 
 # Followings
@@ -96,6 +96,61 @@ def test_each_that_shares_a_request_is_judged_by_its_own_position(setup):
         ]
     for each in others:
         each.stop()
+
+
+def beside_one_that_waits(setup, count):
+    """:return: a following of another topic, whose Fetch waits at the broker, and the log of a second one."""
+    cluster = Cluster(brokers=(1,))
+    log = cluster.add_partitions(1, topic="cut")[0]
+    append(log, values(count))
+    first = setup(cluster)
+    first.catch_up()
+    cluster.until(lambda: isinstance(cluster.fetches[-1][1], SessionFetchRequest))
+    return first, log
+
+
+def follow_from(first, position):
+    """Follow the second topic; return the observer when there is nothing more for it."""
+    observer, fetches = PositionRecorder(), len(first.cluster.fetches)
+    first.follow(observer, topic="cut", start=FromOffset(position))
+    first.cluster.until(lambda: len(first.cluster.fetches) > fetches, within_s=0.03)
+    first.cluster.run(0.005)
+    return observer
+
+
+def have_all_named_by_one_request(first):
+    first.cluster.logs[0].append(b"x")
+    first.until(1)
+    first.cluster.run(0.1)
+
+
+def test_one_of_before_a_cut_does_not_wait_at_the_position_of_one_of_after_it(setup):
+    first, log = beside_one_that_waits(setup, 7)
+    old = follow_from(first, OffsetAndEpoch(7, 0))
+    log.cut(3)
+    append(log, values(2, LATER))
+    new = follow_from(first, OffsetAndEpoch(5, 1))
+    have_all_named_by_one_request(first)
+    append(log, values(5, LATER + 2))
+    first.cluster.until(lambda: old.reset_at and len(new.records) == 5)
+    first.cluster.run(1)
+    assert old.values() == [*values(3), *values(7, LATER)]
+    assert new.reset_at == []
+
+
+def test_one_of_after_a_cut_is_not_read_again_with_one_of_before_it(setup):
+    first, log = beside_one_that_waits(setup, 5)
+    # As during an upgrade from a version without them, so leaders do not say that they are others.
+    first.cluster.tells_epochs = False
+    old = follow_from(first, OffsetAndEpoch(5, 0))
+    log.cut(3)
+    append(log, values(2, LATER))
+    new = follow_from(first, OffsetAndEpoch(5, 1))
+    have_all_named_by_one_request(first)
+    first.cluster.until(lambda: old.reset_at)
+    first.cluster.run(1)
+    assert old.values() == [*values(3), *values(2, LATER)]
+    assert new.reset_at == []
 
 
 def test_one_that_is_cut_at_the_position_goes_on(setup):
@@ -265,10 +320,10 @@ def test_a_page_has_no_records_from_after_a_cut_that_happens_while_it_is_read(ne
 def test_a_page_goes_on_after_an_epoch_of_which_compaction_has_left_no_record(new_reader):
     cluster = filled()
     cluster.elect(2)
-    append(cluster, values(5, 5))
+    append(cluster.logs[0], values(5, 5))
     cluster.logs[0].lose_epoch(1)
     cluster.elect(3)
-    append(cluster, values(5, 10))
+    append(cluster.logs[0], values(5, 10))
     result = new_reader(cluster).read({0: OffsetAndEpoch(10, 1)})
     assert [each.value for each in result.records] == values(5, 10)
 
