@@ -711,3 +711,22 @@ def test_the_page_about_kafka_has_the_versions_of_each_request(project):
     apis = {each.api for each in vars(protocol).values() if hasattr(each, "api")}
     assert sorted(shown) == sorted((api.name, str(api.lowest), str(api.highest)) for api in apis)
     assert [name for name, *_ in shown[:4]] == [api.name for api in protocol.REQUIRED]
+
+
+def test_the_page_about_brokers_has_the_facts_of_each_error(project):
+    from sampleapp.errors import PublishError
+
+    page = (project / "docs/reference/broker.rst").read_text(encoding="utf-8")
+    rows = re.findall(r"^``(\w+)`` +(yes|no) +(yes|no)$", page, re.MULTILINE)
+    shown = {name: (retriable == "yes", possibly == "yes") for name, retriable, possibly in rows}
+    assert shown == {
+        error.__name__: (error.retriable, error.possibly_published) for error in subclasses(PublishError)
+    }
+
+
+def subclasses(parent):
+    """The classes below a class that come from the same module."""
+    for child in parent.__subclasses__():
+        if child.__module__ == parent.__module__:
+            yield child
+            yield from subclasses(child)
