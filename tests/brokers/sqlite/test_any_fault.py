@@ -15,7 +15,7 @@ from twisted.internet.defer import CancelledError
 from twisted.python.failure import Failure
 
 from sampleapp.brokers.shared.health import HealthTracker
-from sampleapp.brokers.sqlite import publishes, reader, store, thread, wal, writer
+from sampleapp.brokers.sqlite import database, reader, store, writer
 from sampleapp.errors import PublishError
 from sampleapp.model import ReadRequest, ReadResult, RecordMetadata
 from tests.support.brokers import Recorder, eventually, everything, outcomes, record, within
@@ -45,22 +45,22 @@ UNCOMMITTED = ("database is locked", "database or disk is full")
 
 BEFORE, AFTER = False, True
 SEAMS = {
-    "thread": (thread.PrivateThread, "run", BEFORE),
+    "thread": (database.PrivateThread, "run", BEFORE),
     "append": (store.Store, "append", BEFORE),
     "appended": (store.Store, "append", AFTER),
     "open": (store, "open_file", BEFORE),
-    "opened": (wal.WriteAheadLog, "__init__", BEFORE),
+    "opened": (database.WriteAheadLog, "__init__", BEFORE),
     "encode": (store, "insert", BEFORE),
     "inserted": (store, "insert", AFTER),
-    "wal": (wal.WriteAheadLog, "require_intact", BEFORE),
-    "roll back": (wal.WriteAheadLog, "remember", BEFORE),
+    "wal": (database.WriteAheadLog, "require_intact", BEFORE),
+    "roll back": (database.WriteAheadLog, "remember", BEFORE),
     "probe": (store.Store, "probe", BEFORE),
-    "weigh": (publishes.PublishMany, "weigh", BEFORE),
-    "take one": (publishes.PublishOne, "take", BEFORE),
-    "take many": (publishes.PublishMany, "take", BEFORE),
-    "settle one": (publishes.PublishOne, "settle", BEFORE),
-    "settle many": (publishes.PublishMany, "settle", BEFORE),
-    "settled many": (publishes.PublishMany, "settle", AFTER),
+    "weigh": (writer.PublishMany, "weigh", BEFORE),
+    "take one": (writer.PublishOne, "take", BEFORE),
+    "take many": (writer.PublishMany, "take", BEFORE),
+    "settle one": (writer.PublishOne, "settle", BEFORE),
+    "settle many": (writer.PublishMany, "settle", BEFORE),
+    "settled many": (writer.PublishMany, "settle", AFTER),
     "stored": (reader.Reader, "stored", BEFORE),
     "healthy": (HealthTracker, "mark_healthy", BEFORE),
     "read": (store.Store, "read", BEFORE),
@@ -144,7 +144,7 @@ class _Tapped:
 @pytest.fixture
 def faults(monkeypatch):
     # Some dozens of records are as a hundred thousand otherwise.
-    monkeypatch.setattr(publishes, "_SLICE_RECORDS", 3)
+    monkeypatch.setattr(writer, "_SLICE_RECORDS", 3)
     monkeypatch.setattr(writer, "_TRANSACTION_RECORDS", 8)
     monkeypatch.setattr(writer, "_WEIGHED_AT_ONCE", 5)
     return Faults(monkeypatch)
@@ -277,13 +277,13 @@ async def test_the_rest_of_a_batch_is_dropped_when_its_caller_is_answered_after_
 ):
     broker = new_broker(tmp_path / "records.sqlite3")
     broker.start()
-    settle = publishes.PublishMany.settle
+    settle = writer.PublishMany.settle
 
     def failing(publish, first, outcomes):
-        monkeypatch.setattr(publishes.PublishMany, "settle", settle)
+        monkeypatch.setattr(writer.PublishMany, "settle", settle)
         raise MemoryError
 
-    monkeypatch.setattr(publishes.PublishMany, "settle", failing)
+    monkeypatch.setattr(writer.PublishMany, "settle", failing)
     given = [record("t", b"%d" % number) for number in range(5000)]
     (end,) = await outcomes([broker.publish_many(given).addBoth(emptied, given)])
     assert isinstance(end, PublishError)

@@ -15,7 +15,8 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
 from sampleapp.brokers import IdempotencySettings
-from sampleapp.brokers.sqlite import expiry, identities, publishes, store, writer
+from sampleapp.brokers.sqlite import broker as sqlite_broker
+from sampleapp.brokers.sqlite import rows, store, writer
 from sampleapp.brokers.sqlite.store import Store
 from sampleapp.errors import BrokerUnavailable, OutcomeUnknown, PublishError, RecordTooLarge
 from sampleapp.model import RecordMetadata, ReplayedRecord
@@ -159,7 +160,7 @@ def test_expired_ids_are_deleted_in_small_transactions(new_store, time_of_day, p
 @pytest.fixture(params=[1, 4, 7, 100])
 def few_recent(request, monkeypatch):
     """More identities than this are in the index."""
-    monkeypatch.setattr(identities, "_MOST_RECENT", request.param)
+    monkeypatch.setattr(rows, "_MOST_RECENT", request.param)
     return request.param
 
 
@@ -193,9 +194,9 @@ def test_a_transaction_adds_few_ids_to_the_index_however_many_there_are(new_stor
 def test_a_process_that_publishes_little_does_not_read_all_that_others_have_published(
     new_store, monkeypatch, path
 ):
-    monkeypatch.setattr(identities, "_MOST_RECENT", 10)
+    monkeypatch.setattr(rows, "_MOST_RECENT", 10)
     busy, idle = new_store(), new_store()
-    kept = identities.RecentIds()
+    kept = rows.RecentIds()
     monkeypatch.setattr(idle, "_recent_ids", kept)
     assert sends(idle, "0") == [False]
     for start in (1, 200):
@@ -257,11 +258,11 @@ def test_after_a_rollback_the_ids_of_other_processes_are_known(new_store, path, 
 
 def test_looking_for_expired_ids_takes_as_long_whatever_their_number(new_store, path):
     sends(new_store(), "a")
-    window = identities.Window(now_ms=1_700_000_000_000, window_ms=HOUR_S)
+    window = rows.Window(now_ms=1_700_000_000_000, window_ms=HOUR_S)
     with other_connection(path) as connection:
         statements = []
         connection.set_trace_callback(statements.append)
-        assert not identities.is_any_expired(connection, window)
+        assert not rows.is_any_expired(connection, window)
         plans = [connection.execute(f"EXPLAIN QUERY PLAN {each}").fetchall() for each in statements[:]]
     assert plans
     assert all("identity_stored_ms" in plan[0][-1] for plan in plans)
@@ -277,7 +278,7 @@ def test_nothing_is_written_while_no_id_has_expired(new_store, path):
 
 @pytest_twisted.ensureDeferred
 async def test_a_broker_deletes_expired_ids_by_itself(path, time_of_day, monkeypatch):
-    monkeypatch.setattr(expiry, "_INTERVAL_S", 0.01)
+    monkeypatch.setattr(sqlite_broker, "_INTERVAL_S", 0.01)
     monkeypatch.setattr(store, "_FORGOTTEN_AT_ONCE", 20)
     window = IdempotencySettings(window_s=HOUR_S)
     async with running(path, idempotency=window, now=time_of_day) as broker:
@@ -294,7 +295,7 @@ async def test_a_broker_deletes_expired_ids_by_itself(path, time_of_day, monkeyp
 async def test_expired_ids_are_deleted_after_all_kinds_of_failures(
     path, time_of_day, monkeypatch, own_connection, no_failure_is_lost
 ):
-    monkeypatch.setattr(expiry, "_INTERVAL_S", 0.01)
+    monkeypatch.setattr(sqlite_broker, "_INTERVAL_S", 0.01)
     forget_some = Store.forget_some
     failures = [MemoryError("made up")]
 
@@ -414,9 +415,9 @@ async def test_a_replayed_place_is_no_reason_to_take_the_file_for_damaged(path, 
 @pytest.fixture
 def small_steps(monkeypatch):
     """Some dozens of records are as a hundred thousand otherwise."""
-    monkeypatch.setattr(publishes, "_SLICE_RECORDS", 3)
+    monkeypatch.setattr(writer, "_SLICE_RECORDS", 3)
     monkeypatch.setattr(writer, "_TRANSACTION_RECORDS", 8)
-    monkeypatch.setattr(identities, "_MOST_RECENT", 6)
+    monkeypatch.setattr(rows, "_MOST_RECENT", 6)
 
 
 calls = st.lists(st.lists(st.integers(0, 15) | st.none(), min_size=1, max_size=12), min_size=1, max_size=8)
@@ -467,7 +468,7 @@ def _with_identity(records):
 def test_a_stop_while_expired_ids_are_deleted_is_the_end_of_it():
     clock, running = Clock(), Deferred()
     store, thread = SimpleNamespace(forget_some=None), SimpleNamespace(run=lambda _: running)
-    deletion = expiry.Expiry(store=store, thread=thread, clock=clock)
+    deletion = sqlite_broker.Expiry(store=store, thread=thread, clock=clock)
     deletion.start()
     clock.advance(60)
     deletion.stop()
@@ -478,8 +479,8 @@ def test_a_stop_while_expired_ids_are_deleted_is_the_end_of_it():
 def test_ids_that_come_after_all_others_have_expired_are_added_to_the_index_as_well(
     new_store, time_of_day, monkeypatch
 ):
-    monkeypatch.setattr(identities, "_MOST_RECENT", 100)
-    monkeypatch.setattr(identities, "_INDEXED_AT_ONCE", 10)
+    monkeypatch.setattr(rows, "_MOST_RECENT", 100)
+    monkeypatch.setattr(rows, "_INDEXED_AT_ONCE", 10)
     store = new_store()
     for start in range(0, 1000, 50):
         sends(store, *map(str, range(start, start + 50)))
@@ -487,7 +488,7 @@ def test_ids_that_come_after_all_others_have_expired_are_added_to_the_index_as_w
     while store.forget_some():
         pass
     store = new_store()
-    kept = identities.RecentIds()
+    kept = rows.RecentIds()
     monkeypatch.setattr(store, "_recent_ids", kept)
     for start in range(1000, 2000, 10):
         sends(store, *map(str, range(start, start + 10)))

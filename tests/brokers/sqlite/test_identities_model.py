@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from sampleapp.brokers.sqlite import identities, rows, store
+from sampleapp.brokers.sqlite import rows, store
 from sampleapp.brokers.sqlite.faults import StoreError
 from sampleapp.brokers.sqlite.store import Store
 from sampleapp.errors import RecordTooLarge
@@ -45,7 +45,7 @@ class IdentitiesMachine(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
         self._patch = pytest.MonkeyPatch()
-        self._patch.setattr(identities, "_MOST_RECENT", 3)
+        self._patch.setattr(rows, "_MOST_RECENT", 3)
         self._patch.setattr(store, "_FORGOTTEN_AT_ONCE", 3)
         self._patch.setattr(rows, "_insert_rows", self._rejecting(rows._insert_rows))  # noqa: SLF001 -- it calls SQLite
         self._patch.setattr(store, "open_file", self._open_without_syncs(store.open_file))

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import pytest_twisted
 
-from sampleapp.brokers.sqlite import opening
-from sampleapp.brokers.sqlite.opening import SCHEMA_VERSION
+from sampleapp.brokers.sqlite import database
+from sampleapp.brokers.sqlite.database import SCHEMA_VERSION
 from sampleapp.errors import (
     StartUpError,
 )
@@ -193,7 +193,7 @@ def test_the_tables_are_made_as_a_whole_or_not_at_all(path, statement, monkeypat
 
     path.touch()
     with monkeypatch.context() as patched:
-        patched.setattr(opening.sqlite3, "connect", partial(sqlite3.connect, factory=Failing))
+        patched.setattr(database.sqlite3, "connect", partial(sqlite3.connect, factory=Failing))
         assert "I/O error" in rejected_at_start(path)
     with other_connection(path) as connection:
         assert connection.execute("PRAGMA application_id").fetchone() == (0,)

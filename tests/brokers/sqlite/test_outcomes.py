@@ -10,7 +10,7 @@ import pytest_twisted
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sampleapp.brokers.sqlite import publishes, writer
+from sampleapp.brokers.sqlite import writer
 from sampleapp.errors import BrokerUnavailable, BufferFull, OutcomeUnknown, PublishError, RecordTooLarge
 from sampleapp.model import RecordMetadata
 from tests.support.brokers import everything, outcomes, record
@@ -31,7 +31,7 @@ failing = st.dictionaries(
 @pytest.fixture
 def small_steps(monkeypatch):
     """Some dozens of records are as a hundred thousand otherwise."""
-    monkeypatch.setattr(publishes, "_SLICE_RECORDS", 3)
+    monkeypatch.setattr(writer, "_SLICE_RECORDS", 3)
     monkeypatch.setattr(writer, "_TRANSACTION_RECORDS", 8)
     monkeypatch.setattr(writer, "_WEIGHED_AT_ONCE", 5)
 
@@ -41,7 +41,7 @@ def small_steps(monkeypatch):
 @pytest_twisted.ensureDeferred
 async def test_each_outcome_is_true(small_steps, own_connection, calls, failing, buffer_records):
     with tempfile.TemporaryDirectory() as directory:
-        buffer_bytes = buffer_records * publishes.weight(record("t", b"00-00"))
+        buffer_bytes = buffer_records * writer.weight(record("t", b"00-00"))
         clock = FasterReactor()
         async with running(Path(directory, "log"), clock=clock, buffer_bytes=buffer_bytes) as broker:
             await outcomes([broker.publish(record("other"))])

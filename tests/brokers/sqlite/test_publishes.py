@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from sampleapp.brokers.sqlite.publishes import PublishMany, weight
+from sampleapp.brokers.sqlite.writer import PublishMany, weight
 from sampleapp.model import RecordMetadata
 from tests.support.brokers import record
 

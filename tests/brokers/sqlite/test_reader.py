@@ -250,7 +250,7 @@ async def test_a_failure_that_nobody_expects_is_logged_and_told_as_an_error_of_r
             (failed,) = await outcomes([read(broker)])
         assert isinstance(failed, BrokerUnavailable)
         with monkeypatch.context() as patched:
-            patched.setattr("sampleapp.brokers.sqlite.thread.PrivateThread.run", lambda *_: 1 / 0)
+            patched.setattr("sampleapp.brokers.sqlite.database.PrivateThread.run", lambda *_: 1 / 0)
             (failed,) = await outcomes([read(broker)])
         assert isinstance(failed, BrokerUnavailable)
         await turns()

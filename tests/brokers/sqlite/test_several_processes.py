@@ -7,7 +7,7 @@ import itertools
 import pytest_twisted
 from twisted.internet.threads import deferToThread
 
-from sampleapp.brokers.sqlite.opening import SCHEMA_VERSION
+from sampleapp.brokers.sqlite.database import SCHEMA_VERSION
 from sampleapp.brokers.sqlite.store import Store
 from tests.support import sqlite_process
 from tests.support.brokers import (

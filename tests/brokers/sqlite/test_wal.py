@@ -12,9 +12,9 @@ import pytest
 import pytest_twisted
 from twisted.logger import LogLevel, formatEvent
 
+from sampleapp.brokers.sqlite.database import WriteAheadLog
 from sampleapp.brokers.sqlite.faults import StoreError
 from sampleapp.brokers.sqlite.store import Store
-from sampleapp.brokers.sqlite.wal import WriteAheadLog
 from sampleapp.errors import BrokerUnavailable
 from tests.support import sqlite_process
 from tests.support.brokers import Recorder, eventually, record, settled, within

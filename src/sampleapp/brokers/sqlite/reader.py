@@ -22,10 +22,10 @@ from sampleapp.brokers.shared.following import (
     start_of,
 )
 from sampleapp.brokers.shared.health import WRITING, HealthTracker
+from sampleapp.brokers.sqlite.database import PrivateThread
 from sampleapp.brokers.sqlite.faults import StoreError
 from sampleapp.brokers.sqlite.rows import Section
 from sampleapp.brokers.sqlite.store import Store
-from sampleapp.brokers.sqlite.thread import PrivateThread
 from sampleapp.concurrency.pause import Pause
 from sampleapp.concurrency.semaphore import Semaphore
 from sampleapp.errors import BrokerStopped, BrokerUnavailable, PublishError, UnknownPartition, UnknownTopic

@@ -11,24 +11,35 @@ from typing import TypeGuard, TypeVar
 
 from sampleapp.brokers.shared.following import Page
 from sampleapp.brokers.shared.idempotency import IdempotencySettings
+from sampleapp.brokers.sqlite.database import (
+    WalFault,
+    WriteAheadLog,
+    checkpoint,
+    close_without_checkpoint,
+    open_file,
+    require_creatable,
+    retry_while_locked,
+)
 from sampleapp.brokers.sqlite.faults import Code, StoreError, from_sqlite
-from sampleapp.brokers.sqlite.identities import RecentIds, Window, forget_some, is_any_expired, write_a_page
-from sampleapp.brokers.sqlite.opening import open_file, require_creatable, retry_while_locked
 from sampleapp.brokers.sqlite.rows import (
     INSERT,
+    RecentIds,
     RowRejected,
     Section,
     TimeSearch,
+    Window,
+    forget_some,
     insert,
     insert_singly,
+    is_any_expired,
     next_offset,
     page,
     search_time,
     section,
     topics,
     topics_of,
+    write_a_page,
 )
-from sampleapp.brokers.sqlite.wal import WalFault, WriteAheadLog, checkpoint, close_without_checkpoint
 from sampleapp.errors import StartUpError
 from sampleapp.interfaces import Outcome
 from sampleapp.model import ReadStart, Record, RecordMetadata, ReplayedRecord
