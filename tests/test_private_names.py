@@ -74,7 +74,7 @@ USED = [
             *["connected", "close", "updateMetadata", "protocol"],
         ],
     ),
-    # How requests are written: sampleapp.brokers.kafka.cluster_client.framing
+    # How requests are written: sampleapp.brokers.kafka.cluster_client.broker_connection
     (lambda: TCPConnection, ["getHandle", "TLS"]),
     # The verification of certificates: sampleapp.outgoing.verified_tls
     (lambda: TLSMemoryBIOProtocol, ["failVerification"]),

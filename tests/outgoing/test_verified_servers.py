@@ -17,7 +17,7 @@ from twisted.internet.utils import getProcessOutputAndValue
 from twisted.web.server import Site
 
 from sampleapp.access.issuer_keys import FetchFailed, fetch_with
-from sampleapp.brokers.kafka.connections.failure_reason import ConnectionFailed
+from sampleapp.brokers.kafka.connections.diagnostics import ConnectionFailed
 from sampleapp.client import Client, TLSFailed
 from sampleapp.outgoing.verified_tls import VerifiedConnections, WrongHost, client_context
 from tests.support.brokers import eventually, within

@@ -13,9 +13,9 @@ from twisted.python.failure import Failure
 from zope.interface import directlyProvides, providedBy
 
 from sampleapp.brokers.kafka.config import parse
-from sampleapp.brokers.kafka.connections.current_security import CurrentSecurity
+from sampleapp.brokers.kafka.connections.diagnostics import ConnectionFailed, address
 from sampleapp.brokers.kafka.connections.endpoints import make_endpoint_factory
-from sampleapp.brokers.kafka.connections.failure_reason import ConnectionFailed, address
+from sampleapp.brokers.kafka.connections.security import CurrentSecurity
 from sampleapp.brokers.kafka.protocol import ApiVersionsRequest
 from tests.support.brokers import eventually, within
 from tests.support.secrets import secret

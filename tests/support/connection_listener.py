@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
+from sampleapp.brokers.kafka.connections.diagnostics import FailureReason
 
 
 class Connections:

@@ -8,7 +8,7 @@ from twisted.internet.task import Clock
 
 from sampleapp.brokers.kafka.cluster_client import RequestFailed
 from sampleapp.brokers.kafka.cluster_health import UNREACHABLE_AFTER_S, ClusterHealth
-from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
+from sampleapp.brokers.kafka.connections.diagnostics import FailureReason
 from sampleapp.brokers.shared.health import HealthTracker
 
 CONNECT_TIMEOUT_S = 5.0

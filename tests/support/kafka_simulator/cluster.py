@@ -8,7 +8,7 @@ from uuid import UUID
 
 from twisted.internet.task import Clock
 
-from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
+from sampleapp.brokers.kafka.connections.diagnostics import FailureReason
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from tests.support.kafka_simulator.client import SimulatedClient
 from tests.support.kafka_simulator.fate import Fate

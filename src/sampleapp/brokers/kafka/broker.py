@@ -22,9 +22,9 @@ from sampleapp.brokers.kafka.clock_check import ClockCheck
 from sampleapp.brokers.kafka.cluster_client import AfkakClient
 from sampleapp.brokers.kafka.cluster_health import ClusterHealth
 from sampleapp.brokers.kafka.config import KafkaConfig
-from sampleapp.brokers.kafka.connections.current_security import CurrentSecurity
+from sampleapp.brokers.kafka.connections.diagnostics import address
 from sampleapp.brokers.kafka.connections.endpoints import make_endpoint_factory
-from sampleapp.brokers.kafka.connections.failure_reason import address
+from sampleapp.brokers.kafka.connections.security import CurrentSecurity
 from sampleapp.brokers.kafka.consumer import METADATA_INTERVAL_S, Consumer, Subscription, TopicReader
 from sampleapp.brokers.kafka.descriptions import Descriptions
 from sampleapp.brokers.kafka.error_code import ErrorCode

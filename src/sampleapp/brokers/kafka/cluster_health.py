@@ -9,7 +9,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
 from sampleapp.brokers.kafka.cluster_client import ClusterClient, RequestFailed, ask_one_of
-from sampleapp.brokers.kafka.connections.failure_reason import FailureReason, address
+from sampleapp.brokers.kafka.connections.diagnostics import FailureReason, address
 from sampleapp.brokers.shared.health import WRITING, HealthTracker
 from sampleapp.concurrency.backoff import Backoff
 from sampleapp.concurrency.log_limit import LogLimit

@@ -24,8 +24,8 @@ from twisted.internet.testing import StringTransport
 from sampleapp.brokers.kafka.cluster_client import AfkakClient, RequestFailed
 from sampleapp.brokers.kafka.cluster_client.broker_connection import BrokerConnection
 from sampleapp.brokers.kafka.config import parse
-from sampleapp.brokers.kafka.connections.current_security import CurrentSecurity
 from sampleapp.brokers.kafka.connections.endpoints import make_endpoint_factory
+from sampleapp.brokers.kafka.connections.security import CurrentSecurity
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.protocol import EARLIEST, FetchRequest, ListOffsetsRequest, MetadataRequest
 from tests.support.brokers import eventually, outcomes, within

@@ -18,8 +18,7 @@ from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 
 from sampleapp.brokers.kafka.cluster_client import RequestFailed
-from sampleapp.brokers.kafka.cluster_client.broker_connection import BrokerConnection
-from sampleapp.brokers.kafka.cluster_client.framing import FrameProtocol
+from sampleapp.brokers.kafka.cluster_client.broker_connection import BrokerConnection, FrameProtocol
 from sampleapp.brokers.kafka.protocol import MetadataRequest
 from tests.support.brokers import eventually, outcomes, within
 from tests.support.connection_listener import Connections

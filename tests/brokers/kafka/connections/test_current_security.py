@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from twisted.internet.task import Clock
 
 from sampleapp.brokers.kafka.config import parse
-from sampleapp.brokers.kafka.connections.current_security import REJECTION_INTERVAL_S, CurrentSecurity
+from sampleapp.brokers.kafka.connections.security import REJECTION_INTERVAL_S, CurrentSecurity
 from sampleapp.errors import StartUpError
 from tests.support.brokers import within
 from tests.support.certificates import Authority

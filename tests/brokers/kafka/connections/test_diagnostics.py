@@ -12,10 +12,9 @@ from twisted.internet import reactor
 from twisted.internet.error import ConnectError, NoRouteError
 
 from sampleapp.brokers.kafka.config import parse
-from sampleapp.brokers.kafka.connections.current_security import CurrentSecurity
-from sampleapp.brokers.kafka.connections.diagnostics import not_connected
+from sampleapp.brokers.kafka.connections.diagnostics import FailureReason, Peer, not_connected
 from sampleapp.brokers.kafka.connections.endpoints import make_endpoint_factory
-from sampleapp.brokers.kafka.connections.failure_reason import FailureReason, Peer
+from sampleapp.brokers.kafka.connections.security import CurrentSecurity
 from tests.support.connecting import (
     Connecting,
     Names,

@@ -16,7 +16,7 @@ from twisted.internet.protocol import Factory
 from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
 
-from sampleapp.brokers.kafka.connections.failure_reason import address
+from sampleapp.brokers.kafka.connections.diagnostics import address
 from sampleapp.brokers.kafka.connections.handshake import (
     MAX_RESPONSE_BYTES,
     ConnectionClosed,

@@ -7,7 +7,7 @@ from urllib.parse import quote
 import pytest
 import pytest_twisted
 
-from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
+from sampleapp.brokers.kafka.connections.diagnostics import FailureReason
 from tests.support.brokers import eventually
 from tests.support.connecting import (
     SECRET,

@@ -12,8 +12,7 @@ from twisted.internet.task import Clock
 
 from sampleapp.brokers.kafka.config import KafkaConfig, parse
 from sampleapp.brokers.kafka.connections.credential_files import FileReader
-from sampleapp.brokers.kafka.connections.current_security import CurrentSecurity
-from sampleapp.brokers.kafka.connections.security import Security
+from sampleapp.brokers.kafka.connections.security import CurrentSecurity, Security
 from sampleapp.errors import StartUpError
 from tests.support.certificates import Authority, key_pem
 from tests.support.files import written

@@ -8,8 +8,7 @@ import pytest
 import pytest_twisted
 from OpenSSL import SSL
 
-from sampleapp.brokers.kafka.connections.diagnostics import tls_failed
-from sampleapp.brokers.kafka.connections.failure_reason import FailureReason, Peer
+from sampleapp.brokers.kafka.connections.diagnostics import FailureReason, Peer, tls_failed
 from tests.support.brokers import eventually, within
 from tests.support.certificates import Authority
 from tests.support.connecting import (

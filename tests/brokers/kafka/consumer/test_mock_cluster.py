@@ -11,8 +11,8 @@ from twisted.internet import reactor
 
 from sampleapp.brokers.kafka.cluster_client import AfkakClient
 from sampleapp.brokers.kafka.config import parse
-from sampleapp.brokers.kafka.connections.current_security import CurrentSecurity
 from sampleapp.brokers.kafka.connections.endpoints import make_endpoint_factory
+from sampleapp.brokers.kafka.connections.security import CurrentSecurity
 from sampleapp.brokers.kafka.consumer import Consumer, Subscription
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.shared.health import HealthTracker

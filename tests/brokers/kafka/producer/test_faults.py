@@ -13,7 +13,7 @@ from twisted.internet.defer import AlreadyCalledError, CancelledError, fail, suc
 from twisted.python.failure import Failure
 
 from sampleapp.brokers.kafka.cluster_client import RequestFailed
-from sampleapp.brokers.kafka.connections.failure_reason import ConnectionFailed
+from sampleapp.brokers.kafka.connections.diagnostics import ConnectionFailed
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.producer import (
     accumulator,

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from twisted.internet.defer import Deferred
 
 from sampleapp.brokers.kafka.batches import Codec
-from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
+from sampleapp.brokers.kafka.connections.diagnostics import FailureReason
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.producer.partition_queue import (
     TRANSITIONS,

@@ -4,7 +4,7 @@ Encoding and decoding of record batches, as they are in requests and on the brok
 Layout: https://kafka.apache.org/documentation/#recordbatch.
 """
 
-from sampleapp.brokers.kafka.batches.compression import Codec
+from sampleapp.brokers.kafka.batches.compression import BATCH_OVERHEAD, Codec
 from sampleapp.brokers.kafka.batches.encoding import encode_batch, record_size, record_sizes
 from sampleapp.brokers.kafka.batches.fetched_batches import (
     DEFAULT_MAX_BATCH_BYTES,
@@ -14,7 +14,6 @@ from sampleapp.brokers.kafka.batches.fetched_batches import (
     read_batches,
     read_gradually,
 )
-from sampleapp.brokers.kafka.batches.layout import BATCH_OVERHEAD
 
 __all__ = [
     "BATCH_OVERHEAD",

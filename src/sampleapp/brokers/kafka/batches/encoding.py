@@ -11,8 +11,7 @@ from aiokafka.record.default_records import (  # type: ignore[import-untyped] # 
 )
 from aiokafka.record.util import calc_crc32c  # type: ignore[import-untyped] # as above
 
-from sampleapp.brokers.kafka.batches.compression import Codec, compress
-from sampleapp.brokers.kafka.batches.layout import (
+from sampleapp.brokers.kafka.batches.compression import (
     ATTRIBUTES,
     ATTRIBUTES_AT,
     BATCH_OVERHEAD,
@@ -22,6 +21,8 @@ from sampleapp.brokers.kafka.batches.layout import (
     LENGTH,
     LENGTH_AT,
     LENGTH_COUNTS_FROM,
+    Codec,
+    compress,
 )
 from sampleapp.model import Record
 

@@ -10,13 +10,6 @@ import msgspec
 from aiokafka.record.util import calc_crc32c  # type: ignore[import-untyped] # it has no py.typed
 
 from sampleapp.brokers.kafka.batches.compression import (
-    BatchTooLarge,
-    CompressionError,
-    UnsupportedCodec,
-    codec_in,
-    decompress,
-)
-from sampleapp.brokers.kafka.batches.layout import (
     ATTRIBUTES_AT,
     FORMAT,
     FORMAT_AT,
@@ -24,12 +17,18 @@ from sampleapp.brokers.kafka.batches.layout import (
     LEADER_EPOCH,
     LEADER_EPOCH_AT,
     OFFSET,
+    BatchTooLarge,
+    CompressionError,
+    UnsupportedCodec,
+    codec_in,
+    decompress,
     split,
 )
-from sampleapp.brokers.kafka.batches.old_formats import OLD_FORMATS, read_message
 from sampleapp.brokers.kafka.batches.record_decoding import (
+    OLD_FORMATS,
     RecordsError,
     Where,
+    read_message,
     read_records,
     read_records_gradually,
 )

@@ -15,7 +15,11 @@ the cache of topics, partitions and leaders. Overridden are:
 """
 
 from sampleapp.brokers.kafka.cluster_client.afkak_client import AfkakClient
-from sampleapp.brokers.kafka.cluster_client.call import SERVICE_FAULT, RequestFailed, request_failed
+from sampleapp.brokers.kafka.cluster_client.broker_connection import (
+    SERVICE_FAULT,
+    RequestFailed,
+    request_failed,
+)
 from sampleapp.brokers.kafka.cluster_client.interfaces import ClusterClient, ConnectionListener
 from sampleapp.brokers.kafka.cluster_client.metadata_loading import MetadataLoads, ask_one_of
 

@@ -27,10 +27,10 @@ from twisted.internet.defer import CancelledError, Deferred, fail, succeed
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from sampleapp.brokers.kafka.cluster_client.broker_connection import BrokerConnection
-from sampleapp.brokers.kafka.cluster_client.call import (
+from sampleapp.brokers.kafka.cluster_client.broker_connection import (
     CLIENT_CLOSED,
     METADATA_UNUSABLE,
+    BrokerConnection,
     RequestFailed,
     unknown_broker,
 )

@@ -1,30 +1,299 @@
-"""The connection to one broker: afkak's, but each request is sent at most once, in the negotiated version."""
+"""
+The connection to one broker: afkak's, but each request is sent at most once, in the negotiated version.
+
+Answers are assembled as data arrives, and requests are written at once.
+"""
 
 from __future__ import annotations
 
+import struct
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 from math import inf
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from afkak.brokerclient import _KafkaBrokerClient
+from msgspec import Struct
 from twisted.internet.defer import Deferred, fail, maybeDeferred, succeed
-from twisted.internet.interfaces import IDelayedCall
+from twisted.internet.interfaces import IDelayedCall, IPullProducer
+from twisted.internet.protocol import Protocol, connectionDone
 from twisted.internet.task import deferLater
+from twisted.internet.tcp import Connection as TCPConnection
 from twisted.logger import Logger
 from twisted.python.failure import Failure
+from zope.interface import implementer
 
-from sampleapp.brokers.kafka.cluster_client.call import SERVICE_FAULT, Call, RequestFailed
-from sampleapp.brokers.kafka.cluster_client.framing import FrameProtocol
 from sampleapp.brokers.kafka.cluster_client.interfaces import ConnectionListener
-from sampleapp.brokers.kafka.connections.failure_reason import ConnectionFailed, FailureReason, address
-from sampleapp.brokers.kafka.protocol import ProtocolError, Request
+from sampleapp.brokers.kafka.connections.diagnostics import ConnectionFailed, FailureReason, address
+from sampleapp.brokers.kafka.protocol import ProtocolError, Request, request_frame
 from sampleapp.concurrency.waiters import Waiters
 
-__all__ = ["BrokerConnection"]
+__all__ = [
+    "CLIENT_CLOSED",
+    "METADATA_UNUSABLE",
+    "SERVICE_FAULT",
+    "BrokerConnection",
+    "FrameProtocol",
+    "RequestFailed",
+    "request_failed",
+    "unknown_broker",
+]
+
+
+ApiRanges: TypeAlias = Mapping[int, tuple[int, int]]
+"""The lowest and the highest version of each API that a broker supports, by API key."""
+
+_MAX_FRAME_BYTES: Final = 100 * 1024 * 1024
+"""The longest answer that is accepted: well above the size that a Fetch asks for."""
+_LENGTH: Final = struct.Struct(">i")
+_LENGTH_BYTES: Final = _LENGTH.size
+
+
+@implementer(IPullProducer)
+class FrameProtocol(Protocol):
+    """
+    Frames, each preceded by its length.
+
+    Its factory is a `sampleapp.brokers.kafka.cluster_client.broker_connection.BrokerConnection`.
+    """
+
+    api_versions: ApiRanges
+    factory: Any
+    session_lifetime_ms: int
+    transport: Any
+    has_responded = False
+    """True if a response has come since the handshake."""
+
+    def __init__(self) -> None:
+        self._chunks: list[bytes] = []
+        self._awaited = 0
+        self._send_some: Callable[[bytes], int] | None = None
+        self._unwritten: list[bytes] = []
+        self._is_full = False
+
+    def connectionMade(self) -> None:  # noqa: N802 -- Twisted's name
+        """See `IProtocol.connectionMade`."""
+        if isinstance(self.transport, TCPConnection) and not self.transport.TLS:
+            self._send_some = self.transport.getHandle().send
+
+    def send(self, frame: bytes) -> None:
+        """
+        Write a request.
+
+        :param frame: without its length.
+        """
+        data = _LENGTH.pack(len(frame)) + frame
+        if self._send_some is None:
+            self.transport.write(data)
+        elif self._is_full:
+            self._unwritten.append(data)
+        else:
+            # Twisted would write in the next turn of the reactor, with two more system calls.
+            try:
+                sent = self._send_some(data)
+            except OSError:
+                # The socket is full; if the connection is lost, the reactor will notice on writing.
+                sent = 0
+            if sent != len(data):
+                self._write_later(data[sent:])
+
+    def _write_later(self, data: bytes) -> None:
+        self._is_full = True
+        self._unwritten.append(data)
+        self.transport.registerProducer(self, streaming=False)
+
+    def resumeProducing(self) -> None:  # noqa: N802 -- Twisted's name
+        """See `IPullProducer.resumeProducing`: the transport has written everything."""
+        if self._unwritten:
+            data = b"".join(self._unwritten)
+            self._unwritten.clear()
+            self.transport.write(data)
+        else:
+            self._is_full = False
+            self.transport.unregisterProducer()
+
+    def stopProducing(self) -> None:  # noqa: N802 -- Twisted's name
+        """See `IProducer.stopProducing`."""
+        self._unwritten.clear()
+
+    def dataReceived(self, data: bytes) -> None:  # noqa: N802 -- Twisted's name
+        """Handle the complete frames, and keep the rest without copying it for each chunk."""
+        if self._awaited:
+            self._chunks.append(data)
+            self._awaited -= len(data)
+            if self._awaited > 0:
+                return
+            data = b"".join(self._chunks)
+            self._chunks.clear()
+            self._awaited = 0
+        at, end = 0, len(data)
+        while end - at >= _LENGTH_BYTES:
+            (length,) = _LENGTH.unpack_from(data, at)
+            if not 0 <= length <= _MAX_FRAME_BYTES:
+                self.transport.abortConnection()
+                return
+            frame_end = at + _LENGTH_BYTES + length
+            if frame_end > end:
+                self._awaited = frame_end - end
+                break
+            self._frame_received(data[at + _LENGTH_BYTES : frame_end])
+            at = frame_end
+        if at < end:
+            self._chunks.append(data[at:])
+            self._awaited = self._awaited or _LENGTH_BYTES - (end - at)
+
+    def _frame_received(self, frame: bytes) -> None:
+        # Answers on an abandoned connection do not count, even if they have arrived.
+        connection = self.factory
+        if connection.proto is self:
+            self.has_responded = True
+            connection.responded()
+            connection.handleResponse(frame)
+            connection.renew_if_idle()
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:  # noqa: N802 -- Twisted's name
+        """See `IProtocol.connectionLost`."""
+        connection, self.factory = self.factory, None
+        connection.protocol_lost(self, reason)
+
 
 R = TypeVar("R")
+
+_log: Final = Logger()
+
+SERVICE_FAULT: Final = FailureReason(
+    sentence="The service has a bug; the log has the traceback.",
+    public="The service has a fault.",
+    lasting=False,
+)
+"""The reason after an unexpected exception."""
+
+METADATA_UNUSABLE: Final = FailureReason(
+    sentence="The broker's metadata of the cluster could not be processed; the log has the traceback.",
+    public="The broker's metadata of the cluster could not be processed.",
+    lasting=False,
+)
+
+CLIENT_CLOSED: Final = FailureReason(
+    sentence="The Kafka client is closed.", public="The connection to the broker was closed.", lasting=False
+)
+
+
+def unknown_broker(node_id: int) -> FailureReason:
+    """Return the reason for a request to a broker that is not in the cluster."""
+    return FailureReason(
+        sentence=f"Broker {node_id} is not in the cluster.",
+        public="The broker is not in the cluster now.",
+        lasting=False,
+    )
+
+
+class RequestFailed(Exception):
+    """A request has failed without a response."""
+
+    def __init__(self, reason: FailureReason, *, sent: bool) -> None:
+        """
+        :param reason: the reason.
+        :param sent: true if any of its bytes may have reached the broker.
+        """
+        super().__init__(reason.sentence)
+        self.reason = reason
+        self.sent = sent
+
+
+def request_failed(failure: Failure) -> RequestFailed:
+    """
+    Return a `RequestFailed` for any failure.
+
+    Any other exception is a bug in the service. It is logged, and the broker may have the request.
+    """
+    if isinstance(failure.value, RequestFailed):
+        return failure.value
+    _log.failure("A bug in the service: a request to a broker failed unexpectedly", failure=failure)
+    return RequestFailed(SERVICE_FAULT, sent=True)
+
+
+class Call(Struct, Generic[R]):
+    """One request to one broker."""
+
+    request: Request[R]
+    deadline_s: float
+    """When the response must have come, in seconds of the reactor's clock."""
+    response: Deferred[R]
+    """The connection fires it."""
+    version: int = 0
+    """The version in which it was sent."""
+    sent: bool = False
+    """True if any of its bytes may have reached the broker."""
+
+    def encode(self, correlation_id: int, ranges: ApiRanges, client_id: bytes) -> bytes:
+        """
+        Choose the version, and encode the frame without its length.
+
+        :param ranges: the versions of each API that the broker supports.
+        :param client_id: the name of this client in the broker's logs and quotas, in UTF-8.
+        :raise RequestFailed: the broker and this service have no version of the API in common, or none that
+            can carry this request.
+        """
+        request = self.request
+        version = request.version_for(ranges)
+        if version is None:
+            raise RequestFailed(self._not_offered(), sent=False)
+        unsupported_reason = request.unsupported_reason(version)
+        if unsupported_reason is not None:
+            raise RequestFailed(_too_old(unsupported_reason), sent=False)
+        self.version = version
+        return request_frame(request, version=version, correlation_id=correlation_id, client_id=client_id)
+
+    def decode(self, frame: bytes) -> R:
+        """
+        Decode the response.
+
+        :param frame: as received, with the correlation id, by which this request was found.
+        :raise sampleapp.brokers.kafka.protocol.ProtocolError: it is not a response to this request.
+        """
+        return self.request.decode(self.version, memoryview(frame)[_CORRELATION_ID_BYTES:])
+
+    def unanswered(self, broker: str) -> FailureReason:
+        """
+        Return the reason when no response came in time.
+
+        :param broker: its address.
+        """
+        return FailureReason(
+            sentence=f"{broker} did not answer {self.request.api.name} in time.",
+            public="The broker did not answer in time.",
+            lasting=False,
+        )
+
+    def not_understood(self, broker: str) -> FailureReason:
+        """
+        Return the reason when the response cannot be decoded.
+
+        :param broker: its address.
+        """
+        return FailureReason(
+            sentence=f"{broker} answered {self.request.api.name} with bytes that are not Kafka's protocol.",
+            public="The broker's answer could not be decoded.",
+            lasting=False,
+        )
+
+    def _not_offered(self) -> FailureReason:
+        api = self.request.api
+        return FailureReason(
+            sentence=f"The broker does not support {api.name} in a version {api.lowest} to {api.highest}.",
+            public="The broker and this service have no version of Kafka's protocol in common.",
+            lasting=True,
+            incompatible=True,
+        )
+
+
+def _too_old(unsupported_reason: str) -> FailureReason:
+    return FailureReason(
+        sentence=unsupported_reason, public=unsupported_reason, lasting=True, incompatible=True
+    )
+
 
 _SHARE_OF_LIFETIME: Final = 0.8
 """

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from twisted.internet.defer import Deferred
 
-from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
+from sampleapp.brokers.kafka.connections.diagnostics import FailureReason
 from sampleapp.brokers.kafka.protocol import Request, TopicMetadata
 
 __all__ = ["ClusterClient", "ConnectionListener"]

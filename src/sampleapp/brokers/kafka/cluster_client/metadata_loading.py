@@ -9,8 +9,8 @@ from twisted.internet.defer import Deferred, fail, maybeDeferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.python.failure import Failure
 
-from sampleapp.brokers.kafka.cluster_client.call import RequestFailed, request_failed
-from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
+from sampleapp.brokers.kafka.cluster_client.broker_connection import RequestFailed, request_failed
+from sampleapp.brokers.kafka.connections.diagnostics import FailureReason
 from sampleapp.concurrency.waiters import Waiters
 
 __all__ = ["MetadataLoads", "ask_one_of"]

@@ -1,5 +1,5 @@
 """
-One sentence for the operator for each way in which connecting to a broker fails.
+One sentence for the operator for each way in which connecting to a broker fails, and what to check.
 
 Kafka's documentation does not say how a broker reacts to unexpected bytes; this was found in its source and
 by trying.
@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from msgspec import Struct
 from twisted.internet.error import (
     ConnectError,
     ConnectionRefusedError,  # noqa: A004 -- Twisted's, which is not the built-in one
@@ -18,7 +19,6 @@ from twisted.internet.error import (
     TimeoutError,  # noqa: A004 -- as above
 )
 
-from sampleapp.brokers.kafka.connections.failure_reason import FailureReason, Peer
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.protocol import REQUIRED, Api, negotiate
 from sampleapp.outgoing.verified_tls import CertificateNotTrusted, WrongHost, openssl_reasons
@@ -28,6 +28,10 @@ __all__ = [
     "NOT_KAFKA",
     "NO_RESPONSE",
     "UNREACHABLE",
+    "ConnectionFailed",
+    "FailureReason",
+    "Peer",
+    "address",
     "closed",
     "closed_while_securing",
     "in_words",
@@ -40,6 +44,59 @@ __all__ = [
     "slow_to_connect",
     "tls_failed",
 ]
+
+
+class FailureReason(Struct, frozen=True):
+    """One reason why a broker cannot be used."""
+
+    sentence: str
+    """For the operator: names the host and the port, and what to check. Never holds a credential."""
+    public: str
+    """For any caller: has no address and no name of a file."""
+    lasting: bool
+    """True if retrying cannot help until an operator changes something."""
+    incompatible: bool = False
+    """True if the broker is too old, or too new, for this service."""
+    is_rejection: bool = False
+    """True if one side rejected the other's credentials or certificate: reloading the files may help."""
+
+
+class ConnectionFailed(Exception):
+    """A connection to a broker could not be made ready for use."""
+
+    def __init__(self, reason: FailureReason) -> None:
+        """:param reason: the reason."""
+        super().__init__(reason.sentence)
+        self.reason = reason
+
+
+class Peer(Struct, frozen=True, kw_only=True):
+    """The peer of a connection and its security settings, for sentences about it."""
+
+    host: str
+    port: int
+    tls: bool = False
+    own_ca: bool = False
+    """True if ca= gives the trusted authorities."""
+    client_certificate: bool = False
+    mechanism: str | None = None
+    """The mechanism of SASL; ``None`` without SASL."""
+
+    @property
+    def at(self) -> str:
+        """The address as people write it."""
+        return address(self.host, self.port)
+
+
+def address(host: str, port: int) -> str:
+    """
+    Return an address as people write it, with an IPv6 address in brackets (RFC 3986, section 3.2.2).
+
+    A host that is not printable is escaped: a broker may advertise one.
+    """
+    shown = host if host.isprintable() else ascii(host)
+    return f"[{shown}]:{port}" if ":" in host else f"{shown}:{port}"
+
 
 UNREACHABLE: Final = "Kafka cannot be reached."
 NO_RESPONSE: Final = "Kafka does not answer."

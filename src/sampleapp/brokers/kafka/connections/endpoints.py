@@ -15,20 +15,17 @@ from zope.interface import implementer
 
 from sampleapp import __version__
 from sampleapp.brokers.kafka.connections import diagnostics
-from sampleapp.brokers.kafka.connections.current_security import CurrentSecurity
-from sampleapp.brokers.kafka.connections.failure_reason import ConnectionFailed, FailureReason, Peer
+from sampleapp.brokers.kafka.connections.diagnostics import ConnectionFailed, FailureReason, Peer
 from sampleapp.brokers.kafka.connections.handshake import (
     ConnectionClosed,
     HandshakeFactory,
     HandshakeProtocol,
     NotKafka,
-)
-from sampleapp.brokers.kafka.connections.sasl_authentication import (
     authenticate,
     closed_while_authenticating,
     silent_while_authenticating,
 )
-from sampleapp.brokers.kafka.connections.security import Security
+from sampleapp.brokers.kafka.connections.security import CurrentSecurity, Security
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.protocol import ApiVersionsRequest, negotiate, software_version
 

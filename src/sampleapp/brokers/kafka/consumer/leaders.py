@@ -10,7 +10,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from sampleapp.brokers.kafka.cluster_client import ClusterClient, RequestFailed, request_failed
-from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
+from sampleapp.brokers.kafka.connections.diagnostics import FailureReason
 from sampleapp.brokers.kafka.protocol import Request
 
 __all__ = ["Leaders", "Responses"]

@@ -7,7 +7,7 @@ from typing import Final
 from msgspec import Struct
 
 from sampleapp.brokers.kafka.cluster_client import RequestFailed
-from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
+from sampleapp.brokers.kafka.connections.diagnostics import FailureReason
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.errors import BrokerIncompatible, BrokerUnavailable
 

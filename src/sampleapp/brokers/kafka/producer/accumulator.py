@@ -20,7 +20,7 @@ from twisted.logger import Logger
 
 from sampleapp.brokers.kafka.batches import record_size
 from sampleapp.brokers.kafka.cluster_client import SERVICE_FAULT
-from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
+from sampleapp.brokers.kafka.connections.diagnostics import FailureReason
 from sampleapp.brokers.kafka.producer.partition_queue import (
     Batch,
     BatchResult,

@@ -59,7 +59,7 @@ from msgspec import Struct
 from twisted.internet.defer import Deferred
 
 from sampleapp.brokers.kafka.batches import BATCH_OVERHEAD, Codec, encode_batch
-from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
+from sampleapp.brokers.kafka.connections.diagnostics import FailureReason
 from sampleapp.concurrency.backoff import Backoff
 from sampleapp.errors import PublishError
 from sampleapp.interfaces import Outcome

@@ -19,7 +19,7 @@ from twisted.internet.interfaces import IReactorTime
 from sampleapp.brokers.kafka.batches import Codec
 from sampleapp.brokers.kafka.clock_check import ClockCheck
 from sampleapp.brokers.kafka.cluster_client import ClusterClient
-from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
+from sampleapp.brokers.kafka.connections.diagnostics import FailureReason
 from sampleapp.brokers.kafka.producer.accumulator import Accumulator
 from sampleapp.brokers.kafka.producer.idempotence import ProducerIds
 from sampleapp.brokers.kafka.producer.pending_batch import PendingBatch

@@ -19,7 +19,7 @@ from twisted.logger import Logger
 
 from sampleapp.brokers.kafka.clock_check import ClockCheck
 from sampleapp.brokers.kafka.cluster_client import SERVICE_FAULT, RequestFailed
-from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
+from sampleapp.brokers.kafka.connections.diagnostics import FailureReason
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.producer.accumulator import Accumulator
 from sampleapp.brokers.kafka.producer.idempotence import ProducerIds

@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
+from sampleapp.brokers.kafka.connections.diagnostics import FailureReason
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.protocol import Produced
 from sampleapp.errors import (

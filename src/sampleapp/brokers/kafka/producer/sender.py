@@ -22,7 +22,7 @@ from twisted.python.failure import Failure
 from sampleapp.brokers.kafka.batches import Codec
 from sampleapp.brokers.kafka.clock_check import ClockCheck
 from sampleapp.brokers.kafka.cluster_client import ClusterClient, RequestFailed, request_failed
-from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
+from sampleapp.brokers.kafka.connections.diagnostics import FailureReason
 from sampleapp.brokers.kafka.producer.accumulator import Accumulator
 from sampleapp.brokers.kafka.producer.idempotence import ProducerIds
 from sampleapp.brokers.kafka.producer.partition_queue import MAY_BE_SENT, PartitionQueue, QueueState

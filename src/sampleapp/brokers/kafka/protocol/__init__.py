@@ -3,19 +3,18 @@ Encoding and decoding of Kafka's requests and answers, without I/O.
 
 Source: https://kafka.apache.org/protocol and the message schemas in Kafka's own repository. Kafka 0.11 to 4.x
 support the chosen versions (KIP-896 removed older ones); flexible versions (KIP-482) are used only where
-they are needed. From the bottom up: `decoder` and `writing` have the types, `request` the base of all
-requests, and each request has its own module.
+they are needed. `codec` has the types and the base of all requests, which the other modules define.
 """
 
-from sampleapp.brokers.kafka.protocol.api_versions import ApiVersions, ApiVersionsRequest, software_version
-from sampleapp.brokers.kafka.protocol.decoder import ProtocolError
-from sampleapp.brokers.kafka.protocol.describe_configs import (
+from sampleapp.brokers.kafka.protocol.codec import Api, ProtocolError, Request, negotiate, request_frame
+from sampleapp.brokers.kafka.protocol.describe import (
     OF_BROKER,
     OF_TOPIC,
     DescribeConfigsRequest,
     DescribedConfig,
+    DescribeQuorumRequest,
+    Quorum,
 )
-from sampleapp.brokers.kafka.protocol.describe_quorum import DescribeQuorumRequest, Quorum
 from sampleapp.brokers.kafka.protocol.fetch import (
     AbortedTransaction,
     Fetched,
@@ -24,7 +23,6 @@ from sampleapp.brokers.kafka.protocol.fetch import (
     SessionFetchRequest,
     follow_divergence,
 )
-from sampleapp.brokers.kafka.protocol.init_producer_id import InitProducerIdRequest, ProducerIdentity
 from sampleapp.brokers.kafka.protocol.list_offsets import EARLIEST, LATEST, ListedOffset, ListOffsetsRequest
 from sampleapp.brokers.kafka.protocol.metadata import (
     BrokerAddress,
@@ -34,10 +32,22 @@ from sampleapp.brokers.kafka.protocol.metadata import (
     TopicMetadata,
     TopicsRequest,
 )
-from sampleapp.brokers.kafka.protocol.produce import Produced, ProduceRequest, ProduceResponse
-from sampleapp.brokers.kafka.protocol.request import Api, Request, negotiate, request_frame
-from sampleapp.brokers.kafka.protocol.sasl_authenticate import SaslAuthenticated, SaslAuthenticateRequest
-from sampleapp.brokers.kafka.protocol.sasl_handshake import SaslHandshakeRequest, SaslMechanisms
+from sampleapp.brokers.kafka.protocol.produce import (
+    InitProducerIdRequest,
+    Produced,
+    ProduceRequest,
+    ProduceResponse,
+    ProducerIdentity,
+)
+from sampleapp.brokers.kafka.protocol.session import (
+    ApiVersions,
+    ApiVersionsRequest,
+    SaslAuthenticated,
+    SaslAuthenticateRequest,
+    SaslHandshakeRequest,
+    SaslMechanisms,
+    software_version,
+)
 
 __all__ = [
     "EARLIEST",

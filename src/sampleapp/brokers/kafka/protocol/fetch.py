@@ -9,9 +9,17 @@ from uuid import UUID
 
 import msgspec
 
-from sampleapp.brokers.kafka.protocol.decoder import Decoder, ProtocolError
-from sampleapp.brokers.kafka.protocol.request import Api, Request, negotiate
-from sampleapp.brokers.kafka.protocol.writing import FLEXIBLE, Fields, by_topic, with_epochs
+from sampleapp.brokers.kafka.protocol.codec import (
+    FLEXIBLE,
+    Api,
+    Decoder,
+    Fields,
+    ProtocolError,
+    Request,
+    by_topic,
+    negotiate,
+    with_epochs,
+)
 from sampleapp.model import OffsetAndEpoch, epoch_of, with_epoch
 
 __all__ = [

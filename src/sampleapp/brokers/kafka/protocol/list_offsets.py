@@ -8,9 +8,7 @@ from typing import ClassVar
 
 import msgspec
 
-from sampleapp.brokers.kafka.protocol.decoder import Decoder
-from sampleapp.brokers.kafka.protocol.request import Api, Request
-from sampleapp.brokers.kafka.protocol.writing import INT32, by_topic, with_epochs
+from sampleapp.brokers.kafka.protocol.codec import INT32, Api, Decoder, Request, by_topic, with_epochs
 
 __all__ = ["EARLIEST", "LATEST", "ListOffsetsRequest", "ListedOffset"]
 

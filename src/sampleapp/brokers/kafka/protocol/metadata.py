@@ -11,8 +11,7 @@ from uuid import UUID
 
 import msgspec
 
-from sampleapp.brokers.kafka.protocol.decoder import Decoder, FlexibleDecoder, ProtocolError
-from sampleapp.brokers.kafka.protocol.request import Api, Request
+from sampleapp.brokers.kafka.protocol.codec import Api, Decoder, FlexibleDecoder, ProtocolError, Request
 
 __all__ = [
     "BrokerAddress",

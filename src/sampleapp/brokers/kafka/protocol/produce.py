@@ -1,4 +1,4 @@
-"""Produce: appends batches of records to partitions."""
+"""Produce: appends batches of records to partitions; and the producer id to do so once (KIP-98)."""
 
 from __future__ import annotations
 
@@ -8,11 +8,36 @@ from typing import ClassVar
 
 import msgspec
 
-from sampleapp.brokers.kafka.protocol.decoder import Decoder
-from sampleapp.brokers.kafka.protocol.request import Api, Request
-from sampleapp.brokers.kafka.protocol.writing import INT32, NULL_STRING, string
+from sampleapp.brokers.kafka.protocol.codec import INT32, NULL_STRING, Api, Decoder, Request, string
 
-__all__ = ["ProduceRequest", "ProduceResponse", "Produced"]
+__all__ = ["InitProducerIdRequest", "ProduceRequest", "ProduceResponse", "Produced", "ProducerIdentity"]
+
+
+_IDENTITY = Struct(">ihqh")
+# As Java's producer does: without transactions, the transaction timeout is ignored.
+_NO_TIMEOUT = INT32.pack(0x7FFFFFFF)
+
+
+class ProducerIdentity(msgspec.Struct, frozen=True, gc=False):
+    """The identity of a producer, for every broker of the cluster."""
+
+    error: int
+    producer_id: int
+    epoch: int
+
+
+class InitProducerIdRequest(Request[ProducerIdentity], frozen=True, kw_only=True):
+    """Ask any broker for a new producer id, for idempotence without transactions."""
+
+    api: ClassVar[Api] = Api(key=22, name="InitProducerId", lowest=0, highest=1)
+
+    def _parts(self, version: int) -> Iterable[bytes]:  # noqa: ARG002 - the same in both
+        return (NULL_STRING, _NO_TIMEOUT)  # no transactional id
+
+    def _read(self, version: int, reader: Decoder) -> ProducerIdentity:  # noqa: ARG002 - the same in both
+        _, error, producer_id, epoch = reader.fields(_IDENTITY)
+        return ProducerIdentity(error, producer_id, epoch)
+
 
 _LOG_START_OFFSET_SINCE = 5
 _RECORD_ERRORS_SINCE = 8

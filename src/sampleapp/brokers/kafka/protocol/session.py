@@ -1,4 +1,9 @@
-"""ApiVersions (KIP-35): the first request on a connection, which also names the client (KIP-511)."""
+"""
+The requests that begin a connection.
+
+`ApiVersionsRequest` also names the client (KIP-35, KIP-511); `SaslHandshakeRequest` agrees on a mechanism
+(KIP-43; with version 1, KIP-152), and each `SaslAuthenticateRequest` is one step of it (KIP-152).
+"""
 
 from __future__ import annotations
 
@@ -10,10 +15,18 @@ from typing import ClassVar, Final
 import msgspec
 
 from sampleapp.brokers.kafka.error_code import ErrorCode
-from sampleapp.brokers.kafka.protocol.decoder import Decoder, ProtocolError
-from sampleapp.brokers.kafka.protocol.request import Api, Request
+from sampleapp.brokers.kafka.protocol.codec import INT32, Api, Decoder, ProtocolError, Request, string
 
-__all__ = ["ApiVersions", "ApiVersionsRequest", "software_version"]
+__all__ = [
+    "ApiVersions",
+    "ApiVersionsRequest",
+    "SaslAuthenticateRequest",
+    "SaslAuthenticated",
+    "SaslHandshakeRequest",
+    "SaslMechanisms",
+    "software_version",
+]
+
 
 _SOFTWARE_SINCE: Final = 3
 _THROTTLE_SINCE: Final = 1
@@ -93,3 +106,67 @@ def software_version(version: str) -> str:
     :param version: a version in any format, such as ``1.0+local``.
     """
     return re.sub(r"[^A-Za-z0-9.-]", "-", version).strip(".-") or "unknown"
+
+
+_SMALLEST_STRING = 2
+
+
+class SaslMechanisms(msgspec.Struct, frozen=True, gc=False):
+    """The mechanisms that a broker offers."""
+
+    error: int
+    mechanisms: tuple[str, ...]
+
+
+class SaslHandshakeRequest(Request[SaslMechanisms], frozen=True, kw_only=True):
+    """Ask to authenticate with a mechanism."""
+
+    api: ClassVar[Api] = Api(key=17, name="SaslHandshake", lowest=1, highest=1)
+
+    mechanism: str
+    """The name in IANA's registry, in capitals: ``PLAIN``, ``SCRAM-SHA-512``."""
+
+    def _parts(self, version: int) -> Iterable[bytes]:  # noqa: ARG002 - there is only one
+        return (string(self.mechanism),)
+
+    def _read(self, version: int, reader: Decoder) -> SaslMechanisms:  # noqa: ARG002 - there is only one
+        error = reader.int16()
+        return SaslMechanisms(error, tuple(reader.string() for _ in range(reader.count(_SMALLEST_STRING))))
+
+
+_LIFETIME_SINCE = 1
+
+
+class SaslAuthenticated(msgspec.Struct, frozen=True, gc=False):
+    """The broker's response to one step."""
+
+    error: int
+    message: str | None
+    """The broker's message about the error."""
+    token: bytes
+    """The server's message for the mechanism."""
+    session_lifetime_ms: int = 0
+    """The time after which the broker closes the connection (KIP-368); 0 for never, and before v1."""
+
+    def __repr__(self) -> str:
+        # The other fields may repeat what the client sent.
+        return f"SaslAuthenticated(error={self.error}, session_lifetime_ms={self.session_lifetime_ms})"
+
+
+class SaslAuthenticateRequest(Request[SaslAuthenticated], frozen=True, kw_only=True):
+    """The next message of the mechanism. It may hold the password, so no representation shows it."""
+
+    api: ClassVar[Api] = Api(key=36, name="SaslAuthenticate", lowest=0, highest=1)
+
+    token: bytes
+
+    def __repr__(self) -> str:
+        return "SaslAuthenticateRequest(token=...)"
+
+    def _parts(self, version: int) -> Iterable[bytes]:  # noqa: ARG002 - the same in both
+        return (INT32.pack(len(self.token)), self.token)
+
+    def _read(self, version: int, reader: Decoder) -> SaslAuthenticated:
+        error, message, token = reader.int16(), reader.nullable_string(), reader.data()
+        lifetime_ms = reader.int64() if version >= _LIFETIME_SINCE else 0
+        return SaslAuthenticated(error, message, token, lifetime_ms)
