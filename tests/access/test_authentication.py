@@ -24,7 +24,7 @@ from sampleapp.access import (
     parse_callers,
 )
 from sampleapp.access.caller import TopicPatterns
-from sampleapp.concurrency.token_bucket import Rate
+from sampleapp.concurrency.rates import Rate
 from tests.support.callers import by, caller, token_of
 
 NOW = dt.datetime(2026, 11, 22, tzinfo=dt.timezone.utc)

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sampleapp.access import Caller, CallersFileError, load_callers, parse_callers, toml_lines
+from sampleapp.access import Caller, CallersFileError, callers_file_tables, load_callers, parse_callers
 from sampleapp.access.caller import TopicPatterns, digest_of, new_token
 from sampleapp.access.callers_file import callers_document, callers_in
-from sampleapp.access.toml_lines import TOMLDocument
-from sampleapp.concurrency.token_bucket import Rate
+from sampleapp.access.callers_file_tables import TOMLDocument
+from sampleapp.concurrency.rates import Rate
 from tests.support.callers import caller
 
 A, B, C = "a" * 64, "b" * 64, "c" * 64
@@ -453,13 +453,13 @@ def test_the_first_table_inside_another_is_where_that_begins():
 
 def test_a_mistake_in_a_long_file_is_found_without_parsing_it_again_and_again(monkeypatch):
     parsed = []
-    loads = toml_lines.tomllib.loads
+    loads = callers_file_tables.tomllib.loads
 
     def counting(text):
         parsed.append(len(text))
         return loads(text)
 
-    monkeypatch.setattr(toml_lines.tomllib, "loads", counting)
+    monkeypatch.setattr(callers_file_tables.tomllib, "loads", counting)
     topics = '",\n"'.join(f"topic-{number}" for number in range(500))
     callers = (caller(f"c{number}", "read = true", f'publish = ["{topics}"]') for number in range(20))
     text = "\n".join(callers).replace("topic-250", "topic 250").replace("read", "raed")

@@ -20,7 +20,7 @@ from sampleapp.access.caller import PREFIX
 from sampleapp.access.callers_file_tables import Mistake
 from sampleapp.access.hook_verification import load_hook_keys, other_kind, secret_paths
 from sampleapp.access.signatures import SCHEMES, HMACScheme
-from sampleapp.concurrency.token_bucket import Rate
+from sampleapp.concurrency.rates import Rate
 from tests.support.secrets import secret
 
 HOOK = {"topic": '"t"', "scheme": '"github"', "secret_files": '["a", "b"]'}

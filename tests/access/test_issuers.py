@@ -9,7 +9,7 @@ import pytest
 from sampleapp.access import CallersFileError, parse_callers
 from sampleapp.access.issuers import Issuer, Subject
 from sampleapp.access.jwks import ALGORITHMS
-from sampleapp.concurrency.token_bucket import Rate
+from sampleapp.concurrency.rates import Rate
 
 WHOLE = """\
 [callers.kitchen]

@@ -16,7 +16,7 @@ from sampleapp.access.errors import InvalidCredentials
 from sampleapp.access.issuers import Issuer, Subject
 from sampleapp.access.json_web_tokens import LEEWAY_S, MOST_PATTERNS, JWTVerifier
 from sampleapp.access.jwks import ALGORITHMS, parse_jwks
-from sampleapp.concurrency.token_bucket import Rate
+from sampleapp.concurrency.rates import Rate
 from tests.support.issuer import AUDIENCE, CLAIMS, ISSUER, NOW_S, jwk, jwks, private_key, signed
 
 KITCHEN = Caller(name="kitchen", publish=TopicPatterns(["readings"]))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sampleapp.access.errors import RateExceeded
 from sampleapp.access.rates import RateLimiter
-from sampleapp.concurrency.token_bucket import Rate
+from sampleapp.concurrency.rates import Rate
 
 START_S = 1_700_000_000.0
 

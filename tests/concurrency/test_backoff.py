@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sampleapp.concurrency.backoff import Backoff
+from sampleapp.concurrency.rates import Backoff
 
 BACKOFFS = st.builds(
     lambda first_s, factor: Backoff(first_s=first_s, max_s=first_s * factor),

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
-from sampleapp.concurrency.pause import Pause
+from sampleapp.concurrency.waiting import Pause
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.defer import CancelledError, Deferred
 
-from sampleapp.concurrency.semaphore import Semaphore
+from sampleapp.concurrency.waiting import Semaphore
 
 
 def waiter(semaphore, log, name, group=None):

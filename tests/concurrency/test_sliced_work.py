@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 from twisted.internet.task import Clock
 
-from sampleapp.concurrency.sliced_work import Rounds, SlicedWork
+from sampleapp.concurrency.slices import Rounds, SlicedWork
 from tests.support.clocks import ClockInTurns
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.defer import CancelledError
 
-from sampleapp.concurrency.waiters import Waiters
+from sampleapp.concurrency.waiting import Waiters
 
 
 def ends(deferreds):

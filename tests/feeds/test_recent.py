@@ -7,7 +7,7 @@ from collections import defaultdict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sampleapp.feeds.recent import Recent
+from sampleapp.feeds.feed import Recent
 from sampleapp.model import ConsumerRecord
 
 ADDED = st.lists(

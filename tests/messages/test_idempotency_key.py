@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from sampleapp.errors import InvalidMessage, MalformedIdempotencyKey
 from sampleapp.messages.idempotency_key import IdempotencyScope, parse_idempotency_key
 from sampleapp.messages.lines import MessageLines
-from sampleapp.messages.parsing import parse_message
-from sampleapp.messages.records import record_of
+from sampleapp.messages.parsing import parse_message, record_of
 from sampleapp.model import FINGERPRINT_HEADER
 from tests.support import strategies
 

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from sampleapp.errors import InvalidMessage, MalformedMessage, MessageError, TopicNotAuthorized
 from sampleapp.messages.lines import MOST_FAULTS, MOST_TOPICS, MessageLines
-from sampleapp.messages.parsing import parse_message
-from sampleapp.messages.records import record_of
+from sampleapp.messages.parsing import parse_message, record_of
 from tests.support import strategies
 
 NOW_MS = 1_700_000_000_000

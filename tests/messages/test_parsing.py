@@ -12,8 +12,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from sampleapp.errors import InvalidMessage, MalformedMessage
-from sampleapp.messages.parsing import parse_message
-from sampleapp.messages.records import record_of
+from sampleapp.messages.parsing import parse_message, record_of
 from sampleapp.model import MOST_HEADERS, Message, Record
 from tests.support import strategies
 

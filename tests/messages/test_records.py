@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sampleapp.messages.records import length_of, record_of
+from sampleapp.messages.parsing import length_of, record_of
 from sampleapp.model import Message, Record
 from tests.support import strategies
 

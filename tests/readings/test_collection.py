@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sampleapp.readings import NotAReading, Readings
-from sampleapp.readings.record_parsing import parse_number, parse_numbers
+from sampleapp.readings.collection import parse_number, parse_numbers
 from tests.support import strategies
 from tests.support.readings import apply_next, reading_record
 

@@ -14,9 +14,13 @@ from sampleapp.model import (
     ReadRequest,
     ReadResult,
 )
-from sampleapp.records.cursor import Cursor
-from sampleapp.records.position_errors import PositionExpired, PositionUnknown, TopicReplaced
-from sampleapp.records.positions import parse_position
+from sampleapp.records.positions import (
+    Cursor,
+    PositionExpired,
+    PositionUnknown,
+    TopicReplaced,
+    parse_position,
+)
 from tests.support.topic_simulator import TOPIC
 
 

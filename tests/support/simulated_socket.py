@@ -20,7 +20,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from sampleapp.web.server.progress import ClientEnd
+from sampleapp.web.server.writer import ClientEnd
 
 CLIENT = ("127.0.0.1", 40000)
 SERVER = ("127.0.0.1", 8080)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sampleapp.web.preconditions import match_fails, none_match_fails
+from sampleapp.web.negotiation import match_fails, none_match_fails
 
 ETAG = b'"abc"'
 

@@ -20,7 +20,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from sampleapp.concurrency.token_bucket import Rate
+from sampleapp.concurrency.rates import Rate
 
 __all__ = [
     "HOOK",

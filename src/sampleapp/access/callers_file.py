@@ -47,14 +47,15 @@ from sampleapp.access.callers_file_tables import (
     FileTable,
     Mistake,
     TokenTable,
+    TOMLDocument,
+    TOMLMistake,
     convert,
     in_words,
 )
+from sampleapp.access.callers_file_tables import Path as TOMLPath
 from sampleapp.access.certificate_names import CertificateName, parse_certificate_name
 from sampleapp.access.hooks import Hook, read_hook
 from sampleapp.access.issuers import Issuer, IssuersReader, Subject
-from sampleapp.access.toml_lines import Path as TOMLPath
-from sampleapp.access.toml_lines import TOMLDocument, TOMLMistake
 from sampleapp.errors import StartUpError
 from sampleapp.files import read_file, shown_path
 

@@ -31,7 +31,7 @@ from sampleapp.access.hook_verification import HookKeys, load_hook_keys, secret_
 from sampleapp.access.hooks import Hook
 from sampleapp.access.issuer_keys import IssuerKeys, fetch_with, key_paths, load_keys
 from sampleapp.access.jwks import KeySet
-from sampleapp.concurrency.time_slices import TimeSlices
+from sampleapp.concurrency.slices import TimeSlices
 from sampleapp.files import is_readable_by_all
 
 __all__ = ["CurrentCallers"]

@@ -30,11 +30,11 @@ from msgspec.structs import replace
 
 from sampleapp.access.caller import PREFIX
 from sampleapp.access.callers_file_tables import Mistake
+from sampleapp.access.callers_file_tables import Path as TOMLPath
 from sampleapp.access.errors import InvalidSignature, RateExceeded
 from sampleapp.access.hooks import Hook
 from sampleapp.access.rates import BodyCharge, RateLimiter
 from sampleapp.access.signatures import REJECTIONS, Claim, HookKey, SignatureRejected, SignedFields
-from sampleapp.access.toml_lines import Path as TOMLPath
 from sampleapp.files import read_file
 
 __all__ = [

@@ -30,9 +30,8 @@ from typing import Final
 from msgspec import Struct
 
 from sampleapp.access.caller import HOOK, Caller, TopicPatterns, is_legal_name
-from sampleapp.access.callers_file_tables import HookTable, Mistake, convert
+from sampleapp.access.callers_file_tables import HookTable, Mistake, Path, convert
 from sampleapp.access.signatures import ENCODINGS, FIXED_SCHEMES, HMAC, SCHEMES, HMACScheme, Scheme
-from sampleapp.access.toml_lines import Path
 from sampleapp.model import TOPIC_RULE, is_legal_topic
 
 __all__ = ["DEFAULT_TOLERANCE_S", "MOST_SECRETS", "Hook", "read_hook"]

@@ -26,7 +26,7 @@ from sampleapp.access.errors import InvalidCredentials, IssuerKeysNotKnown
 from sampleapp.access.issuers import Issuer
 from sampleapp.access.json_web_tokens import JWTVerifier, KeySource
 from sampleapp.access.jwks import JWKSError, KeySet, VerificationKey, parse_jwks
-from sampleapp.concurrency.backoff import Backoff
+from sampleapp.concurrency.rates import Backoff
 from sampleapp.errors import StartUpError
 from sampleapp.files import read_file
 from sampleapp.outgoing.https import BodyTooLong, make_agent, read_body

@@ -32,10 +32,9 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 from sampleapp.access.caller import HOOK, is_legal_name
-from sampleapp.access.callers_file_tables import IssuerTable, Mistake, convert, require_known
+from sampleapp.access.callers_file_tables import IssuerTable, Mistake, Path, convert, require_known
 from sampleapp.access.jwks import ALGORITHMS
-from sampleapp.access.toml_lines import Path
-from sampleapp.concurrency.token_bucket import Rate
+from sampleapp.concurrency.rates import Rate
 
 __all__ = ["Issuer", "IssuersReader", "Subject"]
 

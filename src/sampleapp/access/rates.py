@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from sampleapp.access.errors import RateExceeded
-from sampleapp.concurrency.token_bucket import Bucket, Rate
+from sampleapp.concurrency.rates import Bucket, Rate
 
 __all__ = ["BodyCharge", "RateLimiter"]
 

@@ -27,7 +27,7 @@ from sampleapp.brokers.shared.following import (
 )
 from sampleapp.brokers.shared.health import WRITING, HealthTracker
 from sampleapp.brokers.shared.idempotency import IdempotencySettings, replayed
-from sampleapp.concurrency.waiters import Waiters
+from sampleapp.concurrency.waiting import Waiters
 from sampleapp.errors import (
     BrokerStopped,
     BrokerUnavailable,

@@ -87,7 +87,7 @@ def names_in(table: str, text: str, path: Path) -> Collection[str]:
     :param path: of the file, for the error.
     :raise CommandFailed: the file is not TOML.
     """
-    from sampleapp.access.toml_lines import TOMLDocument, TOMLMistake
+    from sampleapp.access.callers_file_tables import TOMLDocument, TOMLMistake
 
     try:
         named = TOMLDocument(text.encode("utf-8")).value.get(table, {})

@@ -27,9 +27,14 @@ from sampleapp.errors import (
 )
 from sampleapp.interfaces import IBroker, IRecordObserver, ISubscription
 from sampleapp.model import EARLIEST, ConsumerRecord, FromOffsets, ReadRequest
-from sampleapp.records.cursor import Cursor
-from sampleapp.records.position_errors import PositionExpired, PositionUnknown, TopicReplaced
-from sampleapp.records.positions import Position, parse_position
+from sampleapp.records.positions import (
+    Cursor,
+    Position,
+    PositionExpired,
+    PositionUnknown,
+    TopicReplaced,
+    parse_position,
+)
 from sampleapp.records.read_parameters import parse_start
 from sampleapp.records.record_lines import record_line
 

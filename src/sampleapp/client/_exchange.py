@@ -35,7 +35,7 @@ from sampleapp.client._errors import (
     TooManyRequests,
     UnexpectedResponse,
 )
-from sampleapp.concurrency.backoff import Backoff
+from sampleapp.concurrency.rates import Backoff
 from sampleapp.outgoing.https import BodyTooLong, HandshakeTimedOut, read_body
 from sampleapp.outgoing.verified_tls import CertificateNotTrusted, openssl_reasons
 

@@ -22,7 +22,7 @@ from typing_extensions import Self
 from sampleapp.client._errors import ClientError, ProblemError, UnexpectedResponse
 from sampleapp.client._exchange import OpenResponse
 from sampleapp.client._messages import Gone, decode_record
-from sampleapp.concurrency.backoff import Backoff
+from sampleapp.concurrency.rates import Backoff
 from sampleapp.model import ConsumerRecord, GoneRecords
 
 __all__ = ["Event", "EventDecoder", "EventTooLong", "Gap", "Reset", "Stream", "StreamItem"]

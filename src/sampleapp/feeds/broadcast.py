@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -11,11 +11,38 @@ from msgspec import Struct
 from msgspec.structs import replace
 from twisted.logger import Logger
 
-from sampleapp.feeds.events import MAX_FREQUENT_ID, id_line, record_events
 from sampleapp.model import ConsumerRecord
+from sampleapp.records.event_stream import END_OF_EVENT, begin_event
 from sampleapp.records.positions import LONGEST_POSITION, without_epochs
+from sampleapp.records.record_lines import record_line
 
-__all__ = ["Broadcast", "Selection", "Subscriber", "SubscriberGroup", "Subscribers"]
+__all__ = [
+    "MAX_FREQUENT_ID",
+    "Broadcast",
+    "Selection",
+    "Subscriber",
+    "SubscriberGroup",
+    "Subscribers",
+    "id_line",
+    "record_events",
+]
+
+
+MAX_FREQUENT_ID: Final = 128
+"""Bytes of the longest id that each event has. A longer one is only on the last event of a group."""
+
+_START: Final = begin_event()
+
+
+def id_line(position: bytes) -> bytes:
+    """Return the line with the id of an event; the rest of the event follows."""
+    return b"id: %b\n" % position
+
+
+def record_events(records: Iterable[ConsumerRecord]) -> list[bytes]:
+    """Encode the event of each record, without an id."""
+    return [b"%b%b%b" % (_START, record_line(record), END_OF_EVENT) for record in records]
+
 
 _LARGE: Final = 8 * 1024
 """Bytes of events above which each subscriber is asked for room: what it does not take stays in memory."""

@@ -20,7 +20,7 @@ from msgspec import Meta, Raw, Struct
 
 from sampleapp.errors import Fault, InvalidMessage, MalformedMessage
 from sampleapp.messages.json_text import require_json
-from sampleapp.messages.records import RecordHeaders
+from sampleapp.messages.parsing import RecordHeaders
 
 __all__ = [
     "EventFormat",

@@ -18,7 +18,7 @@ from sampleapp.messages.cloud_events import read_event_data, read_event_key
 from sampleapp.messages.idempotency_key import IdempotencyScope
 from sampleapp.messages.json_text import require_json
 from sampleapp.messages.lines import MOST_FAULTS, RejectedLine
-from sampleapp.messages.records import RecordHeaders
+from sampleapp.messages.parsing import RecordHeaders
 from sampleapp.messages.schemas import Schemas
 from sampleapp.model import Record
 

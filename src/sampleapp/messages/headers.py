@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from typing import Final, Protocol
 
-from sampleapp.messages.records import RecordHeaders
+from sampleapp.messages.parsing import RecordHeaders
 from sampleapp.model import CALLER_HEADER, FINGERPRINT_HEADER
 
 __all__ = [

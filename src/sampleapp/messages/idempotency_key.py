@@ -17,7 +17,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from sampleapp.errors import MalformedIdempotencyKey
-from sampleapp.messages.records import RecordHeaders, record_of
+from sampleapp.messages.parsing import RecordHeaders, record_of
 from sampleapp.model import Message, Record, RecordIdentity
 
 __all__ = ["IdempotencyScope", "parse_idempotency_key"]
@@ -121,7 +121,7 @@ class IdempotencyScope:
         Convert a message into a record with an identity.
 
         :param number: of the message in its request, from 0.
-        :param now_ms: see `sampleapp.messages.records.record_of`, as for ``of_request``.
+        :param now_ms: see `sampleapp.messages.parsing.record_of`, as for ``of_request``.
         :raise InvalidMessage: the message brings a header that the service adds.
         """
         own = len(message.headers or ()) + len(message.headers_base64 or ())

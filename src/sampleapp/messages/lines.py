@@ -22,13 +22,16 @@ from sampleapp.messages.faults import has_too_many_strings
 from sampleapp.messages.idempotency_key import IdempotencyScope
 from sampleapp.messages.json_text import require_json
 from sampleapp.messages.parsing import (
+    RecordHeaders,
+    content_of,
+    content_pointer,
     has_escaped_colon,
     is_consistent,
     may_repeat_a_member,
     parse_message,
+    record_of,
     with_milliseconds,
 )
-from sampleapp.messages.records import RecordHeaders, content_of, content_pointer, record_of
 from sampleapp.messages.schemas import Schemas
 from sampleapp.messages.timestamps import InvalidTimestamp
 from sampleapp.model import Message, Record, is_legal_topic
@@ -125,7 +128,7 @@ class MessageLines:
         """
         :param max_line: the greatest length of a message, in bytes.
         :param now_ms: the timestamp for messages without one; milliseconds since the epoch.
-        :param of_request: headers of every record; see `sampleapp.messages.records.record_of`.
+        :param of_request: headers of every record; see `sampleapp.messages.parsing.record_of`.
         :param reject_topic: returns an error for a topic that messages may not be published to; by default
             all topics are allowed.
         :param scope: makes identities of the records; by default they have none.

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from sampleapp.errors import Fault, InvalidMessage, MalformedMessage, shown
-from sampleapp.messages.records import RecordHeaders
+from sampleapp.messages.parsing import RecordHeaders
 from sampleapp.model import Record
 
 __all__ = ["MOST_COMMAS", "MOST_RECORDS", "EmbeddedFormat", "Unserializable", "read_records"]

@@ -1,13 +1,12 @@
 """
 The collection of readings, and its two representations.
 
-The collection has the latest value of each key of a topic. `record_parsing` parses a record, `collection`
-merges it, `blocks` keeps the readings in order and encoded, `shared_encoding` encodes them once for all
-requests that wait, `changes` observes them, and `follower` keeps the collection in step with its topic.
+The collection has the latest value of each key of a topic. `collection` parses records and merges them,
+`blocks` keeps the readings in order and encoded, `changes` observes them, and `follower` keeps the collection
+in step with its topic and encodes it once for all requests that wait.
 """
 
 from sampleapp.readings.blocks import Representation, Snapshot
-from sampleapp.readings.collection import Readings
-from sampleapp.readings.record_parsing import NotAReading
+from sampleapp.readings.collection import NotAReading, Readings
 
 __all__ = ["NotAReading", "Readings", "Representation", "Snapshot"]

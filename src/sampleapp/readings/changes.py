@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from twisted.internet.interfaces import IReactorTime
 
-from sampleapp.concurrency.sliced_work import SlicedWork
+from sampleapp.concurrency.slices import SlicedWork
 from sampleapp.errors import ReadingsNotReady
 from sampleapp.model import Reading
 from sampleapp.readings.blocks import Representation, Snapshot

@@ -17,7 +17,7 @@ from twisted.internet.threads import deferToThreadPool
 from sampleapp import brokers
 from sampleapp.access import Authenticator, HookVerifier
 from sampleapp.access.current_callers import CurrentCallers
-from sampleapp.concurrency.threads import Run
+from sampleapp.concurrency.slices import Run
 from sampleapp.errors import InvalidOption
 from sampleapp.interfaces import IBroker, IReloadable
 from sampleapp.logs import AccessLog, LogSettings, require_writable

@@ -11,7 +11,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from sampleapp.concurrency.threads import Run
+from sampleapp.concurrency.slices import Run
 from sampleapp.errors import StartUpError
 
 __all__ = ["Reload", "Reloads"]

@@ -8,7 +8,7 @@ from typing import Final
 
 from twisted.internet.defer import Deferred
 
-from sampleapp.concurrency.threads import Run
+from sampleapp.concurrency.slices import Run
 from sampleapp.errors import StartUpError
 from sampleapp.files import read_file, shown_path
 from sampleapp.messages.schemas import Schema, Schemas, compile_schemas

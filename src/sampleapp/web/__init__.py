@@ -9,7 +9,7 @@ from sampleapp.web.errors import problem_response
 from sampleapp.web.failures import rejection_in_form, response_to_failure
 from sampleapp.web.openapi.pages import Documentation
 from sampleapp.web.probes import Probes
-from sampleapp.web.publish.idempotency import IdempotentRecords
+from sampleapp.web.publish.publisher import IdempotentRecords
 from sampleapp.web.read.registry import OpenStreams, StreamKind
 from sampleapp.web.read.topic_reads import TopicReads
 from sampleapp.web.responses import Batch, Response, TopicTotal

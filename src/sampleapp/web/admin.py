@@ -7,8 +7,7 @@ from typing import TypeAlias
 
 from sampleapp.access import Right
 from sampleapp.web.openapi import admin_operations as operations
-from sampleapp.web.openapi.files import PAGE, READINGS_PAGE
-from sampleapp.web.openapi.pages import Documentation
+from sampleapp.web.openapi.pages import PAGE, READINGS_PAGE, Documentation
 from sampleapp.web.probes import Probes
 from sampleapp.web.responses import Response
 from sampleapp.web.routing import AccessPolicy, App

@@ -16,14 +16,12 @@ from sampleapp.messages.headers import RecordedFields
 from sampleapp.messages.schemas import Schemas
 from sampleapp.readings.changes import Changes
 from sampleapp.web.access_control import TO_CONSUME, TO_PUBLISH, TO_SEE, AccessControl, AuthorizedTopic
-from sampleapp.web.cross_site import CrossSiteRule
+from sampleapp.web.cors import CrossSiteRule
 from sampleapp.web.errors import PathNotFound
 from sampleapp.web.openapi import operations
-from sampleapp.web.publish.batches import BatchPublisher
 from sampleapp.web.publish.hooks import Hooks
-from sampleapp.web.publish.idempotency import IdempotentRecords
-from sampleapp.web.publish.messages import Messages
-from sampleapp.web.publish.publisher import Publisher
+from sampleapp.web.publish.messages import BatchPublisher, Messages
+from sampleapp.web.publish.publisher import IdempotentRecords, Publisher
 from sampleapp.web.publish.raw import RawPublishing
 from sampleapp.web.publish.rest_proxy import ProduceRequests, require_acceptable
 from sampleapp.web.read.changes import ChangesResource

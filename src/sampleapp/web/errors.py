@@ -19,7 +19,7 @@ from sampleapp import errors
 from sampleapp.access import errors as access_errors
 from sampleapp.errors import SampleAppError, shown
 from sampleapp.model import GoneRecords
-from sampleapp.records import position_errors
+from sampleapp.records import positions
 from sampleapp.web.responses import Headers, Response, json_line
 
 __all__ = [
@@ -535,9 +535,9 @@ ROWS: Final[dict[type[SampleAppError], Row]] = {
         _S.SERVICE_UNAVAILABLE, "broker-incompatible", "Broker incompatible", _RETRY_AFTER
     ),
     errors.OutcomeUnknown: Row(_S.GATEWAY_TIMEOUT, "outcome-unknown", "Outcome unknown"),
-    position_errors.PositionExpired: Row(_S.GONE, "position-expired", "Records are gone"),
-    position_errors.TopicReplaced: Row(_S.GONE, "topic-replaced", "Topic was replaced"),
-    position_errors.PositionUnknown: Row(_S.GONE, "position-unknown", "Position not in the log"),
+    positions.PositionExpired: Row(_S.GONE, "position-expired", "Records are gone"),
+    positions.TopicReplaced: Row(_S.GONE, "topic-replaced", "Topic was replaced"),
+    positions.PositionUnknown: Row(_S.GONE, "position-unknown", "Position not in the log"),
     errors.PartlyPublished: Row(_S.GATEWAY_TIMEOUT, "partly-published", "Partly published"),
     errors.PartlyRejected: Row(_S.UNPROCESSABLE_ENTITY, "partly-published", "Partly published"),
     errors.PublishTimedOut: Row(_S.GATEWAY_TIMEOUT, "publish-timed-out", "Broker did not answer in time"),
@@ -667,8 +667,8 @@ def problem_response(
         headers=own_headers,
         faults=tuple(faults),
         reasons=error.reasons if isinstance(error, NotReady) else (),
-        gone=error.gone if isinstance(error, position_errors.PositionExpired) else (),
-        resume=error.resume if isinstance(error, position_errors.PositionExpired) else "",
+        gone=error.gone if isinstance(error, positions.PositionExpired) else (),
+        resume=error.resume if isinstance(error, positions.PositionExpired) else "",
     )
 
 

@@ -1,5 +1,5 @@
 """
-Content negotiation by ``Accept`` (RFC 9110, sections 12.4.2 and 12.5.1).
+Content negotiation by ``Accept`` (RFC 9110, sections 12.4.2 and 12.5.1), and preconditions (section 13.1).
 
 The readings have two representations. Version 1 is for every client that does not name version 2, whatever
 else it sends: clients that worked once must always work, so no ``Accept`` is rejected with 406.
@@ -18,7 +18,15 @@ from typing import Final, NamedTuple
 
 from sampleapp.model import MEDIA_TYPES, Version
 
-__all__ = ["asks_for_stream", "choose_version", "is_preferred", "most_preferred"]
+__all__ = [
+    "asks_for_stream",
+    "choose_version",
+    "is_preferred",
+    "match_fails",
+    "most_preferred",
+    "none_match_fails",
+]
+
 
 _VERSION_2: Final = MEDIA_TYPES[2].lower().encode("ascii")
 # The ranges that include version 1. Only the most specific one in the header, the first here, counts.
@@ -186,3 +194,36 @@ def _quality(qvalue: bytes | None) -> int:
 def _skip(pattern: re.Pattern[bytes], subject: bytes, position: int) -> int:
     match = pattern.match(subject, position)
     return position if match is None else match.end()
+
+
+def match_fails(if_match: bytes, etag: bytes) -> bool:
+    """
+    Return whether ``If-Match`` does not name the current representation, so that the response is 412.
+
+    It is defined with the strong comparison (RFC 9110, section 13.1.1): a weak tag never matches.
+
+    :param if_match: the value of the header, its lines joined with commas.
+    :param etag: the entity tag of the current representation, with its quotes, without ``W/`` and commas.
+    """
+    elements = _elements(if_match)
+    return elements != [b"*"] and etag not in elements
+
+
+def none_match_fails(if_none_match: bytes, etag: bytes) -> bool:
+    """
+    Return whether ``If-None-Match`` names the current representation, so that the response is 304.
+
+    It is defined with the weak comparison (RFC 9110, section 13.1.2). Text that is not a tag is skipped, and
+    so is a tag with a comma, which only other servers make: the representation is then sent again.
+
+    :param if_none_match: the value of the header, its lines joined with commas.
+    :param etag: the entity tag of the current representation, with its quotes, without ``W/`` and commas.
+    """
+    if if_none_match == etag:
+        return True
+    elements = _elements(if_none_match)
+    return elements == [b"*"] or any(element.removeprefix(b"W/") == etag for element in elements)
+
+
+def _elements(tags: bytes) -> list[bytes]:
+    return [element.strip(b" \t") for element in tags.split(b",")]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IPushProducer
+from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.web.iweb import IRequest
 from twisted.web.resource import Resource
@@ -16,17 +19,116 @@ from zope.interface import implementer
 
 from sampleapp.web.errors import BodyTooLarge
 from sampleapp.web.failures import response_to_failure
-from sampleapp.web.responses import Response, set_head
+from sampleapp.web.responses import Event, Response, Source, set_head
 from sampleapp.web.rest_proxy_errors import in_form_for
 from sampleapp.web.server import BodyMemory, Exchange, Fields, Handler, MemoryReservation, Peer, Request
 from sampleapp.web.server.content_coding import CodedBody, coding_of, content_codings, has_content
 from sampleapp.web.server.decoding import Decoding
 from sampleapp.web.server.head import request_id_of
-from sampleapp.web.server.request_ids import new_request_ids
-from sampleapp.web.server.stream import close_source
-from sampleapp.web.twisted_stream import SiteStream
+from sampleapp.web.server.request import new_request_ids
+from sampleapp.web.server.stream import MAX_UNSENT, close_source
 
 __all__ = ["BodyLimits", "RequestResource", "convert", "give_request_id", "in_form_of", "render"]
+
+
+@implementer(IPushProducer)
+class SiteStream:
+    """
+    A `sampleapp.web.responses.Sink` in a site of twisted.web.
+
+    The site frames the events. It has no `--send-timeout`, and does not tell the source when it stops.
+    """
+
+    _log = Logger()
+
+    def __init__(self, request: Any, source: Source, rendered: Deferred[bytes]) -> None:
+        """
+        :param request: of twisted.web; uses more than its interface has.
+        :param rendered: fires when the response has ended.
+        """
+        self._request = request
+        self._source: Source | None = source
+        self._rendered = rendered
+        self._is_paused = False
+        self._is_source_waiting = False
+        (self._request_id,) = request.responseHeaders.getRawHeaders(b"x-request-id", (b"-",))
+        self._queue: deque[Event] = deque()
+        self.unsent = 0
+
+    def begin(self) -> None:
+        """Let the source begin."""
+        self._request.registerProducer(self, streaming=True)
+        self._request.notifyFinish().addErrback(lambda _: self._end("client"))
+        if self._source is not None:
+            # The head: twisted.web writes it with the first bytes, which may come much later.
+            self._request.write(b"")
+            self._call(partial(self._source.begin, self))
+
+    def write(self, event: Event) -> bool:
+        """Send an event; see `Sink.write`."""
+        if self._source is None:
+            return False
+        if not self._is_paused:
+            self._request.write(event.data)
+            return True
+        self._queue.append(event)
+        self.unsent += len(event)
+        self._is_source_waiting = self.unsent > MAX_UNSENT
+        return not self._is_source_waiting
+
+    def finish(self, reason: str) -> None:
+        """End the response properly; see `Sink.finish`."""
+        if self._source is not None:
+            self._end(reason)
+            if not self._queue:
+                self._finish_request()
+
+    def abort(self, reason: str) -> None:
+        """Cut the connection; see `Sink.abort`."""
+        if self._source is not None:
+            self._end(reason)
+            self._queue.clear()
+            self._request.loseConnection()
+
+    def pauseProducing(self) -> None:
+        """Queue further events: the client has not read enough."""
+        self._is_paused = True
+
+    def resumeProducing(self) -> None:
+        """Write the events of the queue, and let the source go on when it is empty."""
+        self._is_paused = False
+        while self._queue:
+            if self._is_paused:
+                return
+            event = self._queue.popleft()
+            self.unsent -= len(event)
+            self._request.write(event.data)
+        if self._source is None:
+            self._finish_request()
+        elif self._is_source_waiting and not self._is_paused:
+            self._is_source_waiting = False
+            self._call(self._source.resumed)
+
+    def stopProducing(self) -> None:
+        """Do nothing: the request's own notification follows."""
+
+    def _end(self, reason: str) -> None:
+        source, self._source = self._source, None
+        if source is not None:
+            close_source(source, reason, self._request_id)
+
+    def _finish_request(self) -> None:
+        if not self._rendered.called:
+            self._request.unregisterProducer()
+            self._rendered.callback(b"")
+
+    def _call(self, method: Callable[[], None]) -> None:
+        try:
+            method()
+        except Exception:  # noqa: BLE001 -- whatever it is, the connection must not stay open
+            self._log.failure("A fault in the service: an answer was cut off.")
+            self.abort("fault")
+
 
 _CONVERTED: Final = "_sampleapp_converted"
 

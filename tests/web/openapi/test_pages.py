@@ -18,7 +18,7 @@ from twisted.internet.defer import Deferred
 from sampleapp.access import Right
 from sampleapp.web import AdminApp
 from sampleapp.web.openapi import pages
-from sampleapp.web.openapi.files import read_files
+from sampleapp.web.openapi.pages import read_files
 from tests.support.callers import FULL, token_of
 from tests.support.chromium import CHROMIUM, Chromium
 from tests.support.in_memory import InMemoryService, request_bytes

@@ -11,10 +11,10 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.web.server import Site
 
 from sampleapp import errors
-from sampleapp.concurrency.time_slices import TimeSlices
+from sampleapp.concurrency.slices import TimeSlices
 from sampleapp.web.errors import ROWS
-from sampleapp.web.publish.batches import BatchPublisher
-from sampleapp.web.publish.idempotency import IdempotentRecords
+from sampleapp.web.publish.messages import BatchPublisher
+from sampleapp.web.publish.publisher import IdempotentRecords
 from sampleapp.web.server import Fields, Request
 from tests.metrics.service import MeasuredService, of
 from tests.support import strategies

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sampleapp import errors
 from sampleapp.access import AccessError
-from sampleapp.records.position_errors import PositionError
+from sampleapp.records.positions import PositionError
 from sampleapp.web.errors import ROWS, RequestError
 from tests.support import strategies
 from tests.support.in_memory import InMemoryService, PromptBroker, request_bytes
@@ -190,7 +190,7 @@ def domain_errors(cls=errors.SampleAppError):
 MODULES_OF_ERRORS = {
     "sampleapp.access.errors",
     "sampleapp.errors",
-    "sampleapp.records.position_errors",
+    "sampleapp.records.positions",
     "sampleapp.web.errors",
 }
 # These are never raised themselves, or never while a request is running.

@@ -12,8 +12,7 @@ from sampleapp.access import TooManyStreamsOfCaller
 from sampleapp.errors import ReadingsNotReady, TopicNotAuthorized, UnknownPartition, UnknownTopic
 from sampleapp.records.event_stream import encode_event, encode_id
 from sampleapp.web.errors import TooManyStreams, TooManyTopics
-from sampleapp.web.read.event_streams import EventStream, response_to_temporary_error
-from sampleapp.web.read.registry import OpenStreams, StreamKind
+from sampleapp.web.read.registry import EventStream, OpenStreams, StreamKind, response_to_temporary_error
 from sampleapp.web.responses import Event
 from sampleapp.web.server.fields import Fields
 from tests.support.event_streams import EventReader, RecordingSink

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from twisted.internet.task import Clock
 from twisted.web.server import Site
 
-from sampleapp.concurrency.cooperator import cooperator_on
+from sampleapp.concurrency.slices import cooperator_on
 from sampleapp.readings import Readings
-from sampleapp.readings.shared_encoding import SharedEncoding
+from sampleapp.readings.follower import SharedEncoding
 from sampleapp.web.read.readings import AcceptDispatch
 from tests.support.in_memory import InMemoryService, MemoryTransport, PromptBroker, request_bytes
 from tests.support.readings import apply_next

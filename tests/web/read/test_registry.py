@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from sampleapp.access import AccessError, InvalidCredentials, NotGranted, TooManyStreamsOfCaller
 from sampleapp.web.access_control import TO_CONSUME, AccessControl
 from sampleapp.web.errors import TooManyStreams
-from sampleapp.web.read.event_streams import EventStream
-from sampleapp.web.read.registry import OpenStream, OpenStreams, StreamKind
+from sampleapp.web.read.registry import EventStream, OpenStream, OpenStreams, StreamKind
 from sampleapp.web.responses import Event, Response
 from sampleapp.web.routing import AccessPolicy, App
 from tests.support.callers import by, caller

@@ -8,7 +8,7 @@ import pytest
 from twisted.internet.defer import CancelledError, fail
 
 from sampleapp.errors import BrokerStopped, BrokerUnavailable, InvalidParameters, UnknownPartition
-from sampleapp.records.position_errors import PositionExpired, PositionUnknown, TopicReplaced
+from sampleapp.records.positions import PositionExpired, PositionUnknown, TopicReplaced
 from sampleapp.web.read.registry import StreamKind
 from tests.support.event_streams import EventReader
 from tests.support.stream_clients import Client, StreamService

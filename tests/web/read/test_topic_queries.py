@@ -8,7 +8,7 @@ from twisted.internet.defer import Deferred, succeed
 
 from sampleapp import errors
 from sampleapp.model import PartitionDescription, TopicDescription
-from sampleapp.web.read.topic_queries import KEPT_S
+from sampleapp.web.read.topics import KEPT_S
 from tests.support.callers import FULL, by, caller
 from tests.support.in_memory import InMemoryService, PromptBroker, request_bytes
 from tests.web.publish.test_batches import ServiceInTurns

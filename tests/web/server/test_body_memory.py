@@ -25,7 +25,7 @@ from sampleapp.errors import BrokerUnavailable
 from sampleapp.model import RecordMetadata
 from sampleapp.web.errors import BodyMemoryOfCallerFull
 from sampleapp.web.server import BodyMemory
-from sampleapp.web.server.body_memory import MemoryReservation
+from sampleapp.web.server.body import MemoryReservation
 from tests.support.callers import by, caller
 from tests.support.in_memory import InMemoryService, ManualBroker, PromptBroker, request_bytes
 from tests.web.http import JSON, MESSAGE, NDJSON, assert_problem, chunked

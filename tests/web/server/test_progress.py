@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from sampleapp.web.server.progress import acknowledged, limit_unsent, unacknowledged
+from sampleapp.web.server.writer import acknowledged, limit_unsent, unacknowledged
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other systems do not tell")

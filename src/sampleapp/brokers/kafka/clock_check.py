@@ -20,8 +20,8 @@ from twisted.logger import Logger
 from sampleapp.brokers.kafka.cluster_client import ClusterClient, RequestFailed, ask_one_of
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.protocol import DescribeQuorumRequest, Quorum
-from sampleapp.concurrency.log_limit import LogLimit
-from sampleapp.concurrency.pause import Pause
+from sampleapp.concurrency.failures import LogLimit
+from sampleapp.concurrency.waiting import Pause
 
 __all__ = ["ClockCheck"]
 

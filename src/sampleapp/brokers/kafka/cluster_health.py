@@ -11,9 +11,9 @@ from twisted.logger import Logger
 from sampleapp.brokers.kafka.cluster_client import ClusterClient, RequestFailed, ask_one_of
 from sampleapp.brokers.kafka.connections.diagnostics import FailureReason, address
 from sampleapp.brokers.shared.health import WRITING, HealthTracker
-from sampleapp.concurrency.backoff import Backoff
-from sampleapp.concurrency.log_limit import LogLimit
-from sampleapp.concurrency.pause import Pause
+from sampleapp.concurrency.failures import LogLimit
+from sampleapp.concurrency.rates import Backoff
+from sampleapp.concurrency.waiting import Pause
 
 __all__ = ["UNREACHABLE_AFTER_S", "ClusterHealth", "ClusterListener"]
 

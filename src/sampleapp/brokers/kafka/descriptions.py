@@ -14,7 +14,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from sampleapp.brokers.kafka.cluster_client import ClusterClient, RequestFailed
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.protocol import PartitionMetadata, ProtocolError, TopicMetadata
-from sampleapp.concurrency.time_slices import TimeSlices
+from sampleapp.concurrency.slices import TimeSlices
 from sampleapp.errors import BrokerUnavailable
 from sampleapp.interfaces import CHECK_TIMEOUT_S
 from sampleapp.model import PartitionDescription, TopicDescription, is_legal_topic

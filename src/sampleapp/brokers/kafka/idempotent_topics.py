@@ -32,8 +32,8 @@ from sampleapp.brokers.kafka.protocol import (
     FetchRequest,
 )
 from sampleapp.brokers.shared.idempotency import IdempotencySettings
-from sampleapp.concurrency.log_limit import LogLimit
-from sampleapp.concurrency.token_bucket import Bucket, Rate
+from sampleapp.concurrency.failures import LogLimit
+from sampleapp.concurrency.rates import Bucket, Rate
 from sampleapp.errors import IdempotencyNotEnabled, PublishError, RecordRefused, TooManyIdempotencyKeys
 from sampleapp.model import Record
 

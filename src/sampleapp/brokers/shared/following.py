@@ -14,8 +14,8 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from sampleapp.brokers.shared.health import HealthTracker
-from sampleapp.concurrency.backoff import Backoff
-from sampleapp.concurrency.waiters import Waiters
+from sampleapp.concurrency.rates import Backoff
+from sampleapp.concurrency.waiting import Waiters
 from sampleapp.errors import UnknownPartition
 from sampleapp.interfaces import IPositionObserver, IRecordBatchObserver, IRecordObserver, ISubscription
 from sampleapp.model import (

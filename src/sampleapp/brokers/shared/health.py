@@ -8,7 +8,7 @@ from typing import Final
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from sampleapp.concurrency.log_limit import LogLimit
+from sampleapp.concurrency.failures import LogLimit
 from sampleapp.model import Health
 
 __all__ = ["WRITING", "HealthTracker"]

@@ -26,8 +26,7 @@ from sampleapp.brokers.sqlite.database import PrivateThread
 from sampleapp.brokers.sqlite.faults import StoreError
 from sampleapp.brokers.sqlite.rows import Section
 from sampleapp.brokers.sqlite.store import Store
-from sampleapp.concurrency.pause import Pause
-from sampleapp.concurrency.semaphore import Semaphore
+from sampleapp.concurrency.waiting import Pause, Semaphore
 from sampleapp.errors import BrokerStopped, BrokerUnavailable, PublishError, UnknownPartition, UnknownTopic
 from sampleapp.interfaces import IRecordObserver, ISubscription
 from sampleapp.model import (

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from sampleapp import access, errors
 from sampleapp.messages.rest_proxy_bodies import EmbeddedFormat
 from sampleapp.model import MEDIA_TYPES, TOPIC_PATTERN, TOPIC_RULE, Message, Reading, RecordMetadata
-from sampleapp.records import position_errors
+from sampleapp.records import positions
 from sampleapp.records.event_stream import MEDIA_TYPE
 from sampleapp.records.read_parameters import DEFAULT_LIMIT, LONGEST_WAIT_S, MOST_HEADER_FILTERS, MOST_RECORDS
 from sampleapp.web import errors as request_errors
@@ -555,9 +555,9 @@ READ_RECORDS: Final = Description(
         errors.BrokerUnavailable,
         errors.BrokerIncompatible,
         errors.BrokerStopped,
-        position_errors.PositionExpired,
-        position_errors.TopicReplaced,
-        position_errors.PositionUnknown,
+        positions.PositionExpired,
+        positions.TopicReplaced,
+        positions.PositionUnknown,
         request_errors.BodyMemoryFull,
         request_errors.TooManyStreams,
         request_errors.TooManyTopics,

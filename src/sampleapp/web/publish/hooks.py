@@ -16,8 +16,7 @@ from sampleapp.errors import Fault, InvalidParameters
 from sampleapp.messages.headers import RecordedFields
 from sampleapp.messages.queries import decoded_parameters, unknown_parameters
 from sampleapp.web.access_control import TO_PUBLISH, authorize_topic
-from sampleapp.web.publish.idempotency import IDEMPOTENCY_KEY, scope_of
-from sampleapp.web.publish.publisher import Publisher
+from sampleapp.web.publish.publisher import IDEMPOTENCY_KEY, Publisher, scope_of
 from sampleapp.web.responses import Response
 from sampleapp.web.routing import Variant
 from sampleapp.web.server import Request

@@ -20,14 +20,13 @@ from sampleapp.messages.cloud_events import (
 )
 from sampleapp.messages.headers import RecordedFields
 from sampleapp.messages.idempotency_key import IdempotencyScope
+from sampleapp.messages.parsing import RecordHeaders
 from sampleapp.messages.queries import read_key
-from sampleapp.messages.records import RecordHeaders
 from sampleapp.model import TOPIC_RULE, is_legal_topic
 from sampleapp.web.access_control import AuthorizedTopic
 from sampleapp.web.errors import SeveralContentTypes, UnsupportedEventFormat
-from sampleapp.web.publish.batches import BatchPublisher
-from sampleapp.web.publish.idempotency import IDEMPOTENCY_KEY, scope_of
-from sampleapp.web.publish.publisher import Publisher
+from sampleapp.web.publish.messages import BatchPublisher
+from sampleapp.web.publish.publisher import IDEMPOTENCY_KEY, Publisher, scope_of
 from sampleapp.web.publish.rest_proxy import UNSUPPORTED_FORMAT, ProduceRequests
 from sampleapp.web.responses import Response
 from sampleapp.web.rest_proxy_documents import embedded_format, is_of_rest_proxy

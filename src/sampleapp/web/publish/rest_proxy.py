@@ -23,15 +23,14 @@ from sampleapp.errors import (
 )
 from sampleapp.interfaces import Outcome
 from sampleapp.messages.lines import MOST_FAULTS
-from sampleapp.messages.records import length_of
+from sampleapp.messages.parsing import length_of
 from sampleapp.messages.rest_proxy_bodies import EmbeddedFormat, Unserializable, read_records
 from sampleapp.messages.schemas import Schemas
 from sampleapp.model import TOPIC_RULE, Record, RecordMetadata, is_legal_topic
 from sampleapp.web.access_control import AuthorizedTopic
 from sampleapp.web.errors import NotAcceptable, UnsupportedEmbeddedFormat, problem_response
-from sampleapp.web.publish.batches import RECORD_BYTES
-from sampleapp.web.publish.idempotency import reject_key
-from sampleapp.web.publish.publisher import Publisher
+from sampleapp.web.publish.messages import RECORD_BYTES
+from sampleapp.web.publish.publisher import Publisher, reject_key
 from sampleapp.web.responses import Batch, Headers, Response, TopicTotal
 from sampleapp.web.rest_proxy_documents import (
     RESPONSE,

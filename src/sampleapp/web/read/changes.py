@@ -16,7 +16,7 @@ from weakref import ref
 
 import msgspec
 
-from sampleapp.concurrency.sliced_work import Rounds
+from sampleapp.concurrency.slices import Rounds
 from sampleapp.errors import InvalidParameters, SampleAppError
 from sampleapp.messages.queries import decoded_parameters, unknown_parameters
 from sampleapp.model import Reading
@@ -28,8 +28,13 @@ from sampleapp.records.event_stream import (
     encode_id,
     escape_line_ends,
 )
-from sampleapp.web.read.event_streams import STREAM_HEADERS, EventStream, response_to_temporary_error
-from sampleapp.web.read.registry import OpenStreams, StreamKind
+from sampleapp.web.read.registry import (
+    STREAM_HEADERS,
+    EventStream,
+    OpenStreams,
+    StreamKind,
+    response_to_temporary_error,
+)
 from sampleapp.web.responses import Budget, Event, Response, SharedBody
 from sampleapp.web.server import Request
 

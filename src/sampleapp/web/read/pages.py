@@ -15,11 +15,11 @@ from twisted.internet.defer import CancelledError, Deferred, TimeoutError  # noq
 from twisted.internet.interfaces import IReactorTime
 
 from sampleapp.access import AccessError
-from sampleapp.concurrency.time_slices import TimeSlices
+from sampleapp.concurrency.slices import TimeSlices
 from sampleapp.errors import SampleAppError, forget_frames
 from sampleapp.feeds import Feeds
 from sampleapp.model import HEADER_BYTES, ConsumerRecord, ReadResult
-from sampleapp.records.cursor import Cursor
+from sampleapp.records.positions import Cursor
 from sampleapp.records.read_parameters import (
     DEFAULT_LIMIT,
     PageParameters,

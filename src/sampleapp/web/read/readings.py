@@ -12,8 +12,7 @@ from sampleapp.messages.queries import GET_PUBLISHES_NOTHING, require_no_message
 from sampleapp.model import MEDIA_TYPES, Version
 from sampleapp.readings import Representation
 from sampleapp.web.errors import PreconditionFailed
-from sampleapp.web.negotiation import choose_version
-from sampleapp.web.preconditions import match_fails, none_match_fails
+from sampleapp.web.negotiation import choose_version, match_fails, none_match_fails
 from sampleapp.web.responses import Response, SharedBody
 from sampleapp.web.server import MemoryReservation, Request
 from sampleapp.web.twisted_web import RequestResource

@@ -21,23 +21,32 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from sampleapp.concurrency.backoff import Backoff
 from sampleapp.concurrency.failures import forget_frames_of
-from sampleapp.concurrency.sliced_work import Rounds
-from sampleapp.concurrency.time_slices import TimeSlices
+from sampleapp.concurrency.rates import Backoff
+from sampleapp.concurrency.slices import Rounds, TimeSlices
 from sampleapp.errors import Fault, InvalidParameters, SampleAppError
 from sampleapp.feeds import Broadcast, Feed, Feeds, Joining, Selection, SubscriberGroup
-from sampleapp.feeds.events import id_line, record_events
+from sampleapp.feeds.broadcast import id_line, record_events
 from sampleapp.model import EARLIEST, ConsumerRecord, GoneRecords, ReadResult, Start, epoch_of
-from sampleapp.records.cursor import Cursor
 from sampleapp.records.event_stream import encode_event, encode_id
-from sampleapp.records.position_errors import TopicReplaced
-from sampleapp.records.positions import LONGEST_POSITION, Position, PositionTooLong, parse_position
+from sampleapp.records.positions import (
+    LONGEST_POSITION,
+    Cursor,
+    Position,
+    PositionTooLong,
+    TopicReplaced,
+    parse_position,
+)
 from sampleapp.records.read_parameters import StreamParameters, read_stream_parameters
 from sampleapp.web.access_control import AuthorizedTopic
 from sampleapp.web.errors import is_temporary
-from sampleapp.web.read.event_streams import STREAM_HEADERS, EventStream, response_to_temporary_error
-from sampleapp.web.read.registry import OpenStreams, StreamKind
+from sampleapp.web.read.registry import (
+    STREAM_HEADERS,
+    EventStream,
+    OpenStreams,
+    StreamKind,
+    response_to_temporary_error,
+)
 from sampleapp.web.read.topic_reads import ReadTurns, TopicReads
 from sampleapp.web.responses import Budget, Event, Response
 from sampleapp.web.server import Request

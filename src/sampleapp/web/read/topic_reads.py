@@ -9,11 +9,11 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.python.failure import Failure
 
 from sampleapp.concurrency.failures import forget_frames_of
-from sampleapp.concurrency.semaphore import Semaphore
+from sampleapp.concurrency.waiting import Semaphore
 from sampleapp.errors import BrokerUnavailable, SampleAppError, UnknownPartition
 from sampleapp.interfaces import IBroker
 from sampleapp.model import ReadRequest, ReadResult
-from sampleapp.records.cursor import Cursor
+from sampleapp.records.positions import Cursor
 from sampleapp.web.server import Request
 
 __all__ = ["ReadTurn", "ReadTurns", "TopicReads"]

@@ -21,7 +21,7 @@ from sampleapp.access import Right
 from sampleapp.errors import Fault, InvalidParameters, SampleAppError
 from sampleapp.messages.queries import GET_PUBLISHES_NOTHING, require_no_parameters
 from sampleapp.web.access_control import AccessControl, TopicUse, authorize_topic
-from sampleapp.web.cross_site import CrossSiteRule
+from sampleapp.web.cors import CrossSiteRule
 from sampleapp.web.descriptions import Description
 from sampleapp.web.errors import (
     CrossSiteRequest,

@@ -1,13 +1,19 @@
 """An HTTP/1.1 server: connections, requests, limits. It knows nothing of routes and their handlers."""
 
-from sampleapp.web.server.body_memory import BodyMemory, MemoryReservation, Owner, Unverified
-from sampleapp.web.server.descriptors import Descriptors
-from sampleapp.web.server.exchange import Exchange, OnResponse, Peer
+from sampleapp.web.server.body import BodyMemory, MemoryReservation, Owner, Unverified
 from sampleapp.web.server.fields import Fields
 from sampleapp.web.server.hosts import HostRule, NotAHost, check_host_name
-from sampleapp.web.server.limits import Limits
-from sampleapp.web.server.loopback import is_on_loopback
-from sampleapp.web.server.request import SAFE, Dispatch, Handler, Request
+from sampleapp.web.server.limits import Descriptors, Limits
+from sampleapp.web.server.request import (
+    SAFE,
+    Dispatch,
+    Exchange,
+    Handler,
+    OnResponse,
+    Peer,
+    Request,
+    is_on_loopback,
+)
 from sampleapp.web.server.server import HTTPServer
 from sampleapp.web.server.stream import StreamEnd
 

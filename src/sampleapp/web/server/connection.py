@@ -21,14 +21,20 @@ from zope.interface import implementer
 from sampleapp.concurrency.failures import forget_frames_of
 from sampleapp.web.errors import RequestTooSlow
 from sampleapp.web.responses import Response, Source
-from sampleapp.web.server.body_memory import BodyMemory, MemoryReservation
+from sampleapp.web.server.body import BodyMemory, MemoryReservation
 from sampleapp.web.server.deadlines import CLOSE_IDLE_S, Action, Deadlines
-from sampleapp.web.server.exchange import Exchange, ExtendResponse, FormRejection, OnResponse, Peer
 from sampleapp.web.server.head import Head, request_id_in
 from sampleapp.web.server.hosts import HostRule
-from sampleapp.web.server.progress import ClientEnd, client_end
 from sampleapp.web.server.reader import Rejection, RequestReader, RequestServer
-from sampleapp.web.server.request import Handler, Request
+from sampleapp.web.server.request import (
+    Exchange,
+    ExtendResponse,
+    FormRejection,
+    Handler,
+    OnResponse,
+    Peer,
+    Request,
+)
 from sampleapp.web.server.states import (
     BODY,
     CLOSED,
@@ -43,9 +49,8 @@ from sampleapp.web.server.states import (
     ConnectionState,
     IllegalTransition,
 )
-from sampleapp.web.server.stream import ResponseStream, close_source
-from sampleapp.web.server.streams import Streams
-from sampleapp.web.server.writer import LARGEST_PART, ResponseWriter
+from sampleapp.web.server.stream import ResponseStream, Streams, close_source
+from sampleapp.web.server.writer import LARGEST_PART, ClientEnd, ResponseWriter, client_end
 
 __all__ = ["HTTPConnection", "Server"]
 

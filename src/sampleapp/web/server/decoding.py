@@ -8,7 +8,7 @@ from typing import Final
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 
-from sampleapp.concurrency.cooperator import cooperator_on
+from sampleapp.concurrency.slices import cooperator_on
 from sampleapp.web.errors import BodyTooLarge
 from sampleapp.web.responses import Response
 from sampleapp.web.server.content_coding import CodedBody

@@ -22,11 +22,9 @@ from sampleapp.web.errors import (
     TooManyRequests,
 )
 from sampleapp.web.responses import Response
-from sampleapp.web.server.body import Body, ChunkedBody, SizedBody
-from sampleapp.web.server.body_memory import MemoryReservation, Unverified
+from sampleapp.web.server.body import Body, ChunkedBody, MemoryReservation, SizedBody, Unverified
 from sampleapp.web.server.content_coding import CodedBody, coding_of, has_content
 from sampleapp.web.server.decoding import Decoding
-from sampleapp.web.server.exchange import Exchange, Peer
 from sampleapp.web.server.head import (
     END_OF_HEAD,
     MAX_HEAD,
@@ -37,7 +35,7 @@ from sampleapp.web.server.head import (
 )
 from sampleapp.web.server.hosts import HostRule
 from sampleapp.web.server.limits import Limits
-from sampleapp.web.server.request import SAFE, Charge, Dispatch, Handler, Request
+from sampleapp.web.server.request import SAFE, Charge, Dispatch, Exchange, Handler, Peer, Request
 from sampleapp.web.server.states import BODY, HEADER, IDLE, ConnectionState
 
 __all__ = ["Rejection", "RequestReader", "RequestServer"]

@@ -25,23 +25,27 @@ from twisted.python.failure import Failure
 from twisted.web.http import datetimeToString
 from zope.interface import implementer
 
-from sampleapp.concurrency.sliced_work import Rounds
+from sampleapp.concurrency.slices import Rounds
 from sampleapp.errors import SampleAppError
 from sampleapp.web.errors import TooManyConnections
 from sampleapp.web.responses import Response
-from sampleapp.web.server.body_memory import BodyMemory
+from sampleapp.web.server.body import BodyMemory
 from sampleapp.web.server.connection import HTTPConnection
 from sampleapp.web.server.decoding import Decoding
-from sampleapp.web.server.descriptors import Descriptors
-from sampleapp.web.server.exchange import Exchange, ExtendResponse, FormRejection, OnResponse
 from sampleapp.web.server.head import Head
 from sampleapp.web.server.hosts import HostRule
-from sampleapp.web.server.limits import Limits
-from sampleapp.web.server.loopback import is_on_loopback
-from sampleapp.web.server.request import Dispatch
-from sampleapp.web.server.request_ids import new_request_ids
+from sampleapp.web.server.limits import Descriptors, Limits
+from sampleapp.web.server.request import (
+    Dispatch,
+    Exchange,
+    ExtendResponse,
+    FormRejection,
+    OnResponse,
+    is_on_loopback,
+    new_request_ids,
+)
 from sampleapp.web.server.states import CLOSED, TRANSITIONS
-from sampleapp.web.server.streams import OnStreamEnd, Streams
+from sampleapp.web.server.stream import OnStreamEnd, Streams
 from sampleapp.web.server.writer import is_plain_socket
 
 __all__ = ["HTTPServer"]

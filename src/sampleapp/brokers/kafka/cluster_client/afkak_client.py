@@ -43,7 +43,7 @@ from sampleapp.brokers.kafka.protocol import (
     TopicsRequest,
 )
 from sampleapp.brokers.kafka.protocol import TopicMetadata as DescribedTopic
-from sampleapp.concurrency.backoff import Backoff
+from sampleapp.concurrency.rates import Backoff
 
 __all__ = ["AfkakClient"]
 

@@ -27,7 +27,7 @@ from zope.interface import implementer
 from sampleapp.brokers.kafka.cluster_client.interfaces import ConnectionListener
 from sampleapp.brokers.kafka.connections.diagnostics import ConnectionFailed, FailureReason, address
 from sampleapp.brokers.kafka.protocol import ProtocolError, Request, request_frame
-from sampleapp.concurrency.waiters import Waiters
+from sampleapp.concurrency.waiting import Waiters
 
 __all__ = [
     "CLIENT_CLOSED",

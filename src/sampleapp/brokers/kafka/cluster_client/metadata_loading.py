@@ -11,7 +11,7 @@ from twisted.python.failure import Failure
 
 from sampleapp.brokers.kafka.cluster_client.broker_connection import RequestFailed, request_failed
 from sampleapp.brokers.kafka.connections.diagnostics import FailureReason
-from sampleapp.concurrency.waiters import Waiters
+from sampleapp.concurrency.waiting import Waiters
 
 __all__ = ["MetadataLoads", "ask_one_of"]
 

@@ -22,7 +22,7 @@ from sampleapp.brokers.kafka.config import KafkaConfig
 from sampleapp.brokers.kafka.connections.credential_files import FileReader, load_credentials, load_token
 from sampleapp.brokers.kafka.connections.diagnostics import Peer
 from sampleapp.brokers.kafka.connections.sasl_mechanisms import SaslSteps, Token, mechanism_steps, oauthbearer
-from sampleapp.concurrency.log_limit import LogLimit
+from sampleapp.concurrency.failures import LogLimit
 from sampleapp.errors import StartUpError
 from sampleapp.outgoing.verified_tls import VerifiedConnections, client_context
 from sampleapp.tls import require_callbacks

@@ -22,7 +22,7 @@ from sampleapp.brokers.shared.following import (
     tell_passed,
     tell_reset,
 )
-from sampleapp.concurrency.pause import Pause
+from sampleapp.concurrency.waiting import Pause
 from sampleapp.interfaces import IRecordObserver
 from sampleapp.model import ConsumerRecord
 

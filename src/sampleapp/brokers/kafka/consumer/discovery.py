@@ -24,7 +24,7 @@ from sampleapp.brokers.kafka.consumer.read_failures import (
     unanswered,
 )
 from sampleapp.brokers.kafka.error_code import ErrorCode
-from sampleapp.concurrency.pause import Pause
+from sampleapp.concurrency.waiting import Pause
 from sampleapp.errors import BrokerUnavailable, TopicNotAuthorized, UnknownTopic
 from sampleapp.model import is_legal_topic
 

@@ -37,7 +37,7 @@ from sampleapp.brokers.kafka.protocol import (
     SessionFetched,
     SessionFetchRequest,
 )
-from sampleapp.concurrency.pause import Pause
+from sampleapp.concurrency.waiting import Pause
 from sampleapp.model import FromTime, OffsetAndEpoch, epoch_of, with_epoch
 
 __all__ = ["Fetcher"]

@@ -10,7 +10,7 @@ from twisted.internet.interfaces import IReactorTime
 
 from sampleapp.brokers.kafka.batches import TooLargeBatch
 from sampleapp.brokers.kafka.consumer.partition_read import PartitionRead
-from sampleapp.concurrency.time_slices import TimeSlices
+from sampleapp.concurrency.slices import TimeSlices
 from sampleapp.model import ConsumerRecord, GoneRecords
 
 __all__ = ["PageBuilder"]

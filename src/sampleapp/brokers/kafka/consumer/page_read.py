@@ -28,7 +28,7 @@ from sampleapp.brokers.kafka.consumer.read_failures import (
 from sampleapp.brokers.kafka.consumer.read_slots import ReadSlots
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.protocol import Fetched, FetchRequest
-from sampleapp.concurrency.time_slices import TimeSlices
+from sampleapp.concurrency.slices import TimeSlices
 from sampleapp.errors import BrokerIncompatible, BrokerUnavailable, TopicNotAuthorized, UnknownPartition
 from sampleapp.model import ConsumerRecord, FromEnd, FromTime, ReadRequest, ReadResult
 

@@ -10,7 +10,7 @@ from uuid import UUID
 from sampleapp.brokers.kafka.consumer.offsets import Extent, first_offset
 from sampleapp.brokers.kafka.consumer.read_failures import ReadFailure, no_leader
 from sampleapp.brokers.kafka.protocol import Fetched, follow_divergence
-from sampleapp.concurrency.backoff import Backoff
+from sampleapp.concurrency.rates import Backoff
 from sampleapp.model import EARLIEST, FromOffsets, OffsetAndEpoch, Start, epoch_of, with_epoch
 
 __all__ = [

@@ -8,7 +8,7 @@ from typing import Final
 from sampleapp.brokers.kafka.batches import TooLargeBatch
 from sampleapp.brokers.kafka.consumer.offsets import Extent, first_offset
 from sampleapp.brokers.kafka.protocol import follow_divergence
-from sampleapp.concurrency.backoff import Backoff
+from sampleapp.concurrency.rates import Backoff
 from sampleapp.model import (
     ConsumerRecord,
     FromOffset,

@@ -15,7 +15,7 @@ from sampleapp.brokers.kafka.consumer.discovery import Topics
 from sampleapp.brokers.kafka.consumer.leaders import Leaders
 from sampleapp.brokers.kafka.consumer.page_read import PageRead
 from sampleapp.brokers.kafka.consumer.read_slots import ReadSlots
-from sampleapp.concurrency.time_slices import TimeSlices
+from sampleapp.concurrency.slices import TimeSlices
 from sampleapp.errors import BrokerStopped, BrokerUnavailable, PublishError
 from sampleapp.model import ReadRequest, ReadResult
 

@@ -18,8 +18,7 @@ from sampleapp.brokers.kafka.consumer.discovery import Discovery
 from sampleapp.brokers.kafka.consumer.partition import FollowedPartition, Positions
 from sampleapp.brokers.kafka.protocol import Fetched
 from sampleapp.brokers.shared.health import HealthTracker
-from sampleapp.concurrency.pause import Pause
-from sampleapp.concurrency.waiters import Waiters
+from sampleapp.concurrency.waiting import Pause, Waiters
 from sampleapp.interfaces import IRecordObserver, ISubscription
 from sampleapp.model import EARLIEST, FromOffsets, Start
 

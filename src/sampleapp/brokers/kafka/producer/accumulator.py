@@ -38,7 +38,7 @@ from sampleapp.brokers.kafka.producer.results import (
     unknown_partition,
 )
 from sampleapp.brokers.kafka.producer.topic import PartitionBatch, Topic, TopicCheck
-from sampleapp.concurrency.waiters import Waiters
+from sampleapp.concurrency.waiting import Waiters
 from sampleapp.errors import (
     BufferFull,
     OutcomeUnknown,

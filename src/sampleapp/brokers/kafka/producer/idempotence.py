@@ -12,9 +12,8 @@ from sampleapp.brokers.kafka.cluster_client import ClusterClient, RequestFailed,
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.producer.partition_queue import PartitionQueue
 from sampleapp.brokers.kafka.protocol import InitProducerIdRequest, ProducerIdentity
-from sampleapp.concurrency.backoff import Backoff
-from sampleapp.concurrency.pause import Pause
-from sampleapp.concurrency.waiters import Waiters
+from sampleapp.concurrency.rates import Backoff
+from sampleapp.concurrency.waiting import Pause, Waiters
 
 __all__ = ["ProducerIds"]
 

@@ -60,7 +60,7 @@ from twisted.internet.defer import Deferred
 
 from sampleapp.brokers.kafka.batches import BATCH_OVERHEAD, Codec, encode_batch
 from sampleapp.brokers.kafka.connections.diagnostics import FailureReason
-from sampleapp.concurrency.backoff import Backoff
+from sampleapp.concurrency.rates import Backoff
 from sampleapp.errors import PublishError
 from sampleapp.interfaces import Outcome
 from sampleapp.model import Record, RecordIdentity, RecordMetadata

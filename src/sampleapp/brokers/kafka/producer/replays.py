@@ -35,9 +35,9 @@ from sampleapp.brokers.kafka.protocol import (
     ListOffsetsRequest,
     Request,
 )
-from sampleapp.concurrency.backoff import Backoff
-from sampleapp.concurrency.log_limit import LogLimit
-from sampleapp.concurrency.waiters import Waiters
+from sampleapp.concurrency.failures import LogLimit
+from sampleapp.concurrency.rates import Backoff
+from sampleapp.concurrency.waiting import Waiters
 from sampleapp.errors import IdempotencyKeyReused, OutcomeUnknown, PublishError, PublishTimedOut
 from sampleapp.model import FINGERPRINT_HEADER, Record, RecordMetadata, ReplayedRecord
 

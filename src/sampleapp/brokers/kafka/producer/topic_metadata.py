@@ -17,7 +17,7 @@ from sampleapp.brokers.kafka.producer.accumulator import Accumulator
 from sampleapp.brokers.kafka.producer.idempotence import ProducerIds
 from sampleapp.brokers.kafka.producer.results import rejection, unavailable
 from sampleapp.brokers.kafka.producer.topic import Topic
-from sampleapp.concurrency.pause import Pause
+from sampleapp.concurrency.waiting import Pause
 from sampleapp.errors import IllegalTopic, OutcomeUnknown, PublishError, UnknownTopic
 
 __all__ = ["TopicMetadata"]

@@ -1,15 +1,62 @@
-"""A counting semaphore whose waiters follow one another without recursion."""
+"""Waiting that other code ends: for an event, for a turn, or for some time."""
 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from functools import partial
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from twisted.internet.defer import Deferred, succeed
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
-__all__ = ["Semaphore"]
+__all__ = ["Pause", "Semaphore", "Waiters"]
+
+
+T = TypeVar("T")
+
+
+class Waiters(Generic[T]):
+    """
+    The waiters for an event that may happen again and again.
+
+    A Deferred of its own for each keeps them independent: one may cancel it, or add a callback that fails.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: list[Deferred[T]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def wait(self) -> Deferred[T]:
+        """
+        Wait for the event.
+
+        :return: fires with the value of `succeed`, or fails with an error of `fail`. Cancelling it ends this
+            wait only.
+        """
+        waiter: Deferred[T] = Deferred()
+        self._waiting.append(waiter)
+        return waiter
+
+    def succeed(self, value: T) -> None:
+        """Fire the Deferreds of all waiters; later ones wait for the next event."""
+        waiting, self._waiting = self._waiting, []
+        for waiter in waiting:
+            if not waiter.called:
+                waiter.callback(value)
+
+    def fail(self, make_error: Callable[[], Exception]) -> None:
+        """
+        Fail the Deferreds of all waiters.
+
+        :param make_error: creates an exception for each waiter, so that each may raise and chain its own.
+        """
+        waiting, self._waiting = self._waiting, []
+        for waiter in waiting:
+            if not waiter.called:
+                waiter.errback(make_error())
 
 
 class Semaphore:
@@ -90,3 +137,41 @@ class Semaphore:
         del line[waiting]
         if not line:
             del self._lines[group]
+
+
+class Pause:
+    """A sleep of one coroutine, which other code may end."""
+
+    def __init__(self, clock: IReactorTime) -> None:
+        """:param clock: measures the sleep."""
+        self._clock = clock
+        self._ended = False
+        self._sleeping: Deferred[None] | None = None
+        self._timer: IDelayedCall | None = None
+
+    async def sleep(self, delay_s: float | None) -> None:
+        """Wait until `wake` or `end` is called, at most ``delay_s`` seconds unless that is ``None``."""
+        if self._ended:
+            return
+        self._sleeping = Deferred()
+        if delay_s is not None:
+            self._timer = self._clock.callLater(delay_s, self._timed_out)
+        await self._sleeping
+
+    def wake(self) -> None:
+        """End the sleep, if there is one."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        sleeping, self._sleeping = self._sleeping, None
+        if sleeping is not None:
+            sleeping.callback(None)
+
+    def end(self) -> None:
+        """End the sleep; every later one ends at once."""
+        self._ended = True
+        self.wake()
+
+    def _timed_out(self) -> None:
+        self._timer = None
+        self.wake()

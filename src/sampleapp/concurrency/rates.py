@@ -1,5 +1,5 @@
 """
-Rate limits as token buckets.
+Rate limits as token buckets, and exponential back-off between attempts.
 
 A bucket holds a burst, and is filled at the average rate. Each request takes its amount out of the bucket, or
 is rejected until there is enough. An amount larger than the burst needs a full bucket and leaves it in debt.
@@ -10,7 +10,30 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-__all__ = ["Bucket", "Rate"]
+__all__ = ["Backoff", "Bucket", "Rate"]
+
+
+_MAX_EXPONENT = 30
+"""The number of failures is not bounded, but a float is."""
+
+
+class Backoff(Struct, frozen=True, kw_only=True):
+    """Exponential back-off: the delay doubles with each failure in a row, up to a limit."""
+
+    first_s: float
+    """After the first failure, in seconds."""
+    max_s: float
+    """The limit, in seconds."""
+
+    def delay_s(self, failures: int) -> float:
+        """
+        Return the seconds to wait.
+
+        :param failures: the number of attempts that have failed in a row; after none the delay is 0.
+        """
+        if failures < 1:
+            return 0.0
+        return min(self.first_s * 2.0 ** min(failures - 1, _MAX_EXPONENT), self.max_s)
 
 
 class Rate(Struct, frozen=True):
