@@ -19,8 +19,6 @@ from sampleapp.access.certificate_names import CertificateName, names_in
 from sampleapp.access.errors import AmbiguousCredentials, InvalidCredentials, NoCredentials
 from sampleapp.access.rates import RateLimiter
 
-__all__ = ["Authenticator", "Identity", "TokenVerifier"]
-
 # RFC 6750, section 2.1; a scheme has no case (RFC 9110, section 11.1).
 _BEARER: Final = re.compile(rb"bearer +([A-Za-z0-9._~+/-]+=*)", re.IGNORECASE)
 _SCHEME: Final = re.compile(rb"bearer(?: |$)", re.IGNORECASE)

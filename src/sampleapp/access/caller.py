@@ -22,19 +22,6 @@ from msgspec import Struct
 
 from sampleapp.concurrency.rates import Rate
 
-__all__ = [
-    "HOOK",
-    "PREFIX",
-    "Caller",
-    "Right",
-    "TopicPatterns",
-    "digest_of",
-    "is_legal_name",
-    "is_legal_pattern",
-    "new_token",
-    "parse_digest",
-]
-
 
 class Right(Enum):
     """The right that a route requires."""

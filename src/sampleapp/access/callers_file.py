@@ -59,16 +59,6 @@ from sampleapp.access.issuers import Issuer, IssuersReader, Subject
 from sampleapp.errors import StartUpError
 from sampleapp.files import read_file, shown_path
 
-__all__ = [
-    "Callers",
-    "CallersFileError",
-    "callers_document",
-    "callers_in",
-    "load_callers",
-    "parse_callers",
-    "read_callers_file",
-]
-
 _DIGEST_COMMAND: Final = "printf %s TOKEN | sha256sum"
 _CREDENTIALS: Final = ("tokens", "certificates", "subjects")
 

@@ -27,22 +27,6 @@ from msgspec import Struct
 from sampleapp.access.caller import PREFIX
 from sampleapp.concurrency.rates import Rate
 
-__all__ = [
-    "CallerTable",
-    "FileTable",
-    "HookTable",
-    "IssuerTable",
-    "Mistake",
-    "Path",
-    "TOMLDocument",
-    "TOMLMistake",
-    "TokenTable",
-    "convert",
-    "in_words",
-    "require_known",
-]
-
-
 if sys.version_info >= (3, 11):
     import tomllib
 else:

@@ -23,8 +23,6 @@ from cryptography.x509 import (
     UniformResourceIdentifier,
 )
 
-__all__ = ["CertificateName", "names_in", "parse_certificate_name"]
-
 CertificateName = tuple[str, Any]
 """The kind of name, and the name in a form that can be compared."""
 

@@ -34,8 +34,6 @@ from sampleapp.access.jwks import KeySet
 from sampleapp.concurrency.slices import TimeSlices
 from sampleapp.files import is_readable_by_all
 
-__all__ = ["CurrentCallers"]
-
 _SWITCH_INTERVAL_S: Final = 0.0005
 """How long a thread that parses keeps other threads waiting, in seconds; a tenth of Python's default."""
 

@@ -4,18 +4,6 @@ from __future__ import annotations
 
 from sampleapp.errors import SampleAppError
 
-__all__ = [
-    "AccessError",
-    "AmbiguousCredentials",
-    "InvalidCredentials",
-    "InvalidSignature",
-    "IssuerKeysNotKnown",
-    "NoCredentials",
-    "NotGranted",
-    "RateExceeded",
-    "TooManyStreamsOfCaller",
-]
-
 
 class AccessError(SampleAppError):
     """A request is rejected because of its caller or its credentials."""

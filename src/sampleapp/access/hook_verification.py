@@ -37,17 +37,6 @@ from sampleapp.access.rates import BodyCharge, RateLimiter
 from sampleapp.access.signatures import REJECTIONS, Claim, HookKey, SignatureRejected, SignedFields
 from sampleapp.files import read_file
 
-__all__ = [
-    "RESULTS",
-    "UNKNOWN",
-    "HookKeys",
-    "HookVerifier",
-    "SignedRequest",
-    "load_hook_keys",
-    "other_kind",
-    "secret_paths",
-]
-
 _KINDS: Final = {
     # Standard Webhooks 1.0.
     rb"whsk_": "the private key of a sender; write its public key (whpk_) there instead",

@@ -34,8 +34,6 @@ from sampleapp.access.callers_file_tables import HookTable, Mistake, Path, conve
 from sampleapp.access.signatures import ENCODINGS, FIXED_SCHEMES, HMAC, SCHEMES, HMACScheme, Scheme
 from sampleapp.model import TOPIC_RULE, is_legal_topic
 
-__all__ = ["DEFAULT_TOLERANCE_S", "MOST_SECRETS", "Hook", "read_hook"]
-
 DEFAULT_TOLERANCE_S: Final = 300.0
 """The greatest difference between the time of a request and that of the service, in seconds."""
 MOST_SECRETS: Final = 10

@@ -33,8 +33,6 @@ from sampleapp.outgoing.https import BodyTooLong, make_agent, read_body
 from sampleapp.outgoing.verified_tls import CertificateNotTrusted, openssl_reasons
 from sampleapp.tls import require_callbacks
 
-__all__ = ["Fetch", "FetchFailed", "IssuerKeys", "RemoteKeys", "fetch_with", "key_paths", "load_keys"]
-
 REFRESH_S: Final = 300.0
 """Seconds between two fetches. A withdrawn key stays in use for up to this time."""
 ASK_AGAIN_S: Final = 60.0

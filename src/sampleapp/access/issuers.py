@@ -36,8 +36,6 @@ from sampleapp.access.callers_file_tables import IssuerTable, Mistake, Path, con
 from sampleapp.access.jwks import ALGORITHMS
 from sampleapp.concurrency.rates import Rate
 
-__all__ = ["Issuer", "IssuersReader", "Subject"]
-
 _WHOLE_URL: Final = "must be a whole URL, such as https://login.example/jwks.json"
 _URL: Final = ("https://", "http://")
 _TOPIC_CLAIMS: Final = ("publish_claim", "consume_claim")

@@ -23,8 +23,6 @@ from sampleapp.access.errors import InvalidCredentials
 from sampleapp.access.issuers import Issuer, Subject
 from sampleapp.access.jwks import VerificationKey
 
-__all__ = ["LEEWAY_S", "MOST_PATTERNS", "JWTVerifier", "KeySource"]
-
 LEEWAY_S: Final = 30.0
 """The allowed difference between the clocks of issuer and service, in seconds (RFC 7519, section 4.1.4)."""
 MOST_PATTERNS: Final = 100

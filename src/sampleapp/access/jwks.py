@@ -18,8 +18,6 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from jwt.algorithms import Algorithm, ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 from msgspec import Struct
 
-__all__ = ["ALGORITHMS", "JWKSError", "KeySet", "PublicKey", "VerificationKey", "parse_jwks"]
-
 PublicKey: TypeAlias = "RSAPublicKey | EllipticCurvePublicKey | Ed25519PublicKey"
 
 _RSA: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")

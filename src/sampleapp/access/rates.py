@@ -8,8 +8,6 @@ from collections.abc import Callable
 from sampleapp.access.errors import RateExceeded
 from sampleapp.concurrency.rates import Bucket, Rate
 
-__all__ = ["BodyCharge", "RateLimiter"]
-
 
 class RateLimiter:
     """Limits one caller to its rates."""

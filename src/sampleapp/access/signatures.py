@@ -18,24 +18,6 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from msgspec import Struct
 
-__all__ = [
-    "ENCODINGS",
-    "FIXED_SCHEMES",
-    "HMAC",
-    "REJECTIONS",
-    "SCHEMES",
-    "Claim",
-    "GitHub",
-    "HMACScheme",
-    "HookKey",
-    "Scheme",
-    "SignatureRejected",
-    "SignedFields",
-    "Slack",
-    "StandardWebhooks",
-    "Stripe",
-]
-
 REJECTIONS: Final = ("missing", "malformed", "old", "early", "wrong")
 """
 The reasons why a signature is rejected.

@@ -57,8 +57,6 @@ from sampleapp.model import (
     TopicDescription,
 )
 
-__all__ = ["MemoryBroker"]
-
 _PAGE_RECORDS = 500
 """Maximum records that are delivered in one turn of the reactor, so that a long replay does not block it."""
 _APPENDED_AT_ONCE = 1000

@@ -16,16 +16,6 @@ from pathlib import Path
 from sampleapp.cli._output import CommandFailed, note
 from sampleapp.files import changeable_by_all
 
-__all__ = [
-    "append_lines",
-    "caller_lines",
-    "hook_lines",
-    "names_in",
-    "replace_file",
-    "require_valid",
-    "token_lines",
-]
-
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 

@@ -38,8 +38,6 @@ from sampleapp.records.positions import (
 from sampleapp.records.read_parameters import parse_start
 from sampleapp.records.record_lines import record_line
 
-__all__ = ["Printer", "Selection", "print_topic", "print_topic_of", "started_broker", "warnings_on_stderr"]
-
 CHECK_INTERVAL_S = 0.25
 REPORT_AFTER_S = 2.0
 FIRST_RECORD_S = 10.0

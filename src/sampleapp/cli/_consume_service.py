@@ -23,8 +23,6 @@ from sampleapp.client import (
 )
 from sampleapp.records.positions import InvalidPosition, Position, parse_position
 
-__all__ = ["PageClient", "print_pages"]
-
 MOST_RECORDS = 10_000
 """The maximum of the service for one page."""
 WAIT_S = 30

@@ -16,8 +16,6 @@ from sampleapp.cli._callers_file import append_lines, hook_lines, names_in, repl
 from sampleapp.cli._options import OptionWithVariable, WithDashes, parsed_url
 from sampleapp.cli._output import CommandFailed, discard_stdout, note, visible
 
-__all__ = ["hook"]
-
 EPILOG = """
 \b
 Examples:

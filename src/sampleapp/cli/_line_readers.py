@@ -24,8 +24,6 @@ from sampleapp.messages.timestamps import (
 )
 from sampleapp.model import FINGERPRINT_HEADER, is_legal_topic
 
-__all__ = ["ContentReader", "LineReader", "MessageReader", "Request", "Template", "Tombstone"]
-
 
 class Template(Struct, frozen=True, kw_only=True):
     """The members that the messages of one command share; see `sampleapp.client.Message`."""

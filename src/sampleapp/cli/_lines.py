@@ -13,8 +13,6 @@ from msgspec import Struct
 from twisted.internet.defer import Deferred, DeferredLock
 from twisted.python.failure import Failure
 
-__all__ = ["MAX_LINE_BYTES", "ChunkReader", "Line", "LineSource", "LineSplitter"]
-
 # Far above the service's limit (--max-body, 1 MiB by default), so that the service rejects a long line.
 MAX_LINE_BYTES = 16 * 1024 * 1024
 

@@ -21,24 +21,6 @@ from sampleapp.files import shown_path
 if TYPE_CHECKING:
     from sampleapp.client import Client
 
-__all__ = [
-    "OptionWithVariable",
-    "WithDashes",
-    "base64_key",
-    "broker_option",
-    "broker_or_url_option",
-    "checked_text",
-    "date_time",
-    "from_base64",
-    "new_client",
-    "parsed_url",
-    "require_one_source",
-    "token_option",
-    "topic_name",
-    "url_option",
-    "warn_of_unencrypted_token",
-]
-
 
 def from_base64(text: str) -> bytes:
     """

@@ -16,21 +16,6 @@ from contextlib import contextmanager
 import click
 import msgspec
 
-__all__ = [
-    "INTERRUPTED",
-    "CommandFailed",
-    "OutputLost",
-    "discard_stdout",
-    "escaped_json",
-    "flush_results",
-    "interrupt_output",
-    "note",
-    "note_terminal",
-    "open_standard_streams",
-    "print_result",
-    "visible",
-]
-
 
 def open_standard_streams() -> None:
     """

@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 
     _Request: TypeAlias = Callable[[Client], Deferred[RecordMetadata]]
 
-__all__ = ["ResponseLost", "delete", "publish", "publish_record"]
 
 # Enough for the service to have the next batch always; more batches would only wait there.
 BATCHES_IN_FLIGHT = 4

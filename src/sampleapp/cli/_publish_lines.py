@@ -33,8 +33,6 @@ from sampleapp.client import (
 )
 from sampleapp.model import RecordMetadata, ReplayedRecord
 
-__all__ = ["Pace", "publish_lines"]
-
 # The service handles such a batch in a few milliseconds; a larger one is not cheaper per line.
 MAX_BATCH_LINES = 1000
 MAX_BATCH_BYTES = 1024 * 1024

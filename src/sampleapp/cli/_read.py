@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from sampleapp.client import Client, Snapshot, Version
     from sampleapp.model import Reading
 
-__all__ = ["consume", "readings", "topics", "watch"]
 
 CONSUME_EPILOG = """
 \b

@@ -20,8 +20,6 @@ from sampleapp.cli._output import note
 from sampleapp.cli._run import start_it
 from sampleapp.model import RecordMetadata
 
-__all__ = ["LineResult", "Report", "progress_of"]
-
 
 class LineResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The outcome of one line: the metadata of its record, or an error."""

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from sampleapp.client import ClientError
 
-__all__ = ["after_silence", "command_failure", "note_waiting", "run", "start_it"]
 
 SILENCE_S = 3.0
 GIVE_A_TOKEN = "Put a token into the environment variable SAMPLEAPP_TOKEN, or into a file for --token-file."  # noqa: S105 -- no token

@@ -20,8 +20,6 @@ from sampleapp.cli._callers_file import (
 from sampleapp.cli._options import WithDashes
 from sampleapp.cli._output import CommandFailed, discard_stdout, note
 
-__all__ = ["token"]
-
 EPILOG = """
 \b
 Examples:

@@ -33,8 +33,6 @@ from sampleapp.model import MEDIA_TYPES, Reading, RecordMetadata, Version
 from sampleapp.outgoing.bounded import BoundedPool
 from sampleapp.outgoing.https import make_agent
 
-__all__ = ["Client", "Snapshot"]
-
 NOT_MODIFIED = 304
 
 EVENT_STREAM = b"text/event-stream"

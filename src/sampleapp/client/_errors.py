@@ -10,26 +10,6 @@ from twisted.internet.defer import CancelledError
 from sampleapp.errors import Fault, SampleAppError
 from sampleapp.model import GoneRecords, RecordMetadata
 
-__all__ = [
-    "ClientError",
-    "Forbidden",
-    "PartlyPublished",
-    "PositionError",
-    "PositionExpired",
-    "PositionUnknown",
-    "Problem",
-    "ProblemError",
-    "RequestCancelled",
-    "RequestTimedOut",
-    "ResponseLost",
-    "ServiceUnreachable",
-    "TLSFailed",
-    "TooManyRequests",
-    "TopicReplaced",
-    "Unauthorized",
-    "UnexpectedResponse",
-]
-
 MULTIPLE_CHOICES = 300
 INTERNAL_SERVER_ERROR = 500
 

@@ -39,8 +39,6 @@ from sampleapp.concurrency.rates import Backoff
 from sampleapp.outgoing.https import BodyTooLong, HandshakeTimedOut, read_body
 from sampleapp.outgoing.verified_tls import CertificateNotTrusted, openssl_reasons
 
-__all__ = ["Exchanger", "OpenResponse", "Repeats", "Response", "idempotency_headers"]
-
 MAX_BODY_BYTES = 64 * 1024 * 1024
 
 _NOT_TLS = ("wrong version number", "packet length too long")

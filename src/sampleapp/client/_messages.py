@@ -26,21 +26,6 @@ from sampleapp.model import (
     is_legal_topic,
 )
 
-__all__ = [
-    "Entry",
-    "Gone",
-    "Message",
-    "Number",
-    "Page",
-    "PublishedRecord",
-    "decode_record",
-    "decode_records",
-    "encode_message",
-    "encode_messages",
-    "records_path",
-    "topic_path",
-]
-
 Number: TypeAlias = Annotated[int, Meta(ge=0)]
 """The number of a partition, or an offset."""
 

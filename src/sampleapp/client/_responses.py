@@ -28,8 +28,6 @@ from sampleapp.client._messages import Gone, Number, Page, PublishedRecord, deco
 from sampleapp.errors import Fault
 from sampleapp.model import RecordMetadata
 
-__all__ = ["OK", "RECORDS_MEDIA_TYPE", "ResponseReader", "decode"]
-
 PROBLEM_MEDIA_TYPE = "application/problem+json"
 RECORDS_MEDIA_TYPE = "application/x-ndjson"
 OK = 200

@@ -13,8 +13,6 @@ from sampleapp.outgoing.verified_tls import client_context
 from sampleapp.tls import require_callbacks
 from sampleapp.tls.certificates import Certificates
 
-__all__ = ["certificate_context", "check_token", "parse_base_url"]
-
 # Legal in a path (RFC 3986, section 3.3), and the percent sign, since the path may be encoded already.
 PATH_CHARACTERS = "/%:@!$&'()*+,;=~"
 _NOT_A_URL = "that is not a URL such as http://127.0.0.1:8080/"

@@ -25,8 +25,6 @@ from sampleapp.client._messages import Gone, decode_record
 from sampleapp.concurrency.rates import Backoff
 from sampleapp.model import ConsumerRecord, GoneRecords
 
-__all__ = ["Event", "EventDecoder", "EventTooLong", "Gap", "Reset", "Stream", "StreamItem"]
-
 MAX_EVENT_BYTES = 64 * 1024 * 1024
 _MAX_DIGITS = 9
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"

@@ -11,8 +11,6 @@ from twisted.python.failure import Failure
 
 from sampleapp.errors import forget_frames
 
-__all__ = ["LogLimit", "forget_frames_of"]
-
 
 def forget_frames_of(failure: Failure) -> None:
     """

@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from typing import Any
 
-__all__ = ["use_monotonic_time"]
-
 
 def use_monotonic_time(reactor: Any) -> None:
     """

@@ -10,9 +10,6 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-__all__ = ["Backoff", "Bucket", "Rate"]
-
-
 _MAX_EXPONENT = 30
 """The number of failures is not bounded, but a float is."""
 

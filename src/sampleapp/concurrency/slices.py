@@ -11,9 +11,6 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.internet.task import Cooperator
 from twisted.logger import Logger
 
-__all__ = ["Rounds", "Run", "SlicedWork", "TimeSlices", "cooperator_on"]
-
-
 Run: TypeAlias = Callable[[Callable[[], Any]], "Deferred[Any]"]
 """Calls a function in a thread. The `Deferred` fires with its result, or fails with its error."""
 

@@ -10,9 +10,6 @@ from typing import Final, Generic, TypeVar
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
-__all__ = ["Pause", "Semaphore", "Waiters"]
-
-
 T = TypeVar("T")
 
 

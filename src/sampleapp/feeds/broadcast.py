@@ -16,18 +16,6 @@ from sampleapp.records.event_stream import END_OF_EVENT, begin_event
 from sampleapp.records.positions import LONGEST_POSITION, without_epochs
 from sampleapp.records.record_lines import record_line
 
-__all__ = [
-    "MAX_FREQUENT_ID",
-    "Broadcast",
-    "Selection",
-    "Subscriber",
-    "SubscriberGroup",
-    "Subscribers",
-    "id_line",
-    "record_events",
-]
-
-
 MAX_FREQUENT_ID: Final = 128
 """Bytes of the longest id that each event has. A longer one is only on the last event of a group."""
 

@@ -17,9 +17,6 @@ from sampleapp.feeds.waits import Wait, Waits
 from sampleapp.interfaces import IBroker, IPositionObserver, ISubscription
 from sampleapp.model import ConsumerRecord, FromEnd
 
-__all__ = ["Feed", "Joining", "Recent"]
-
-
 _MAX_RECORDS: Final = 500
 _MAX_BYTES: Final = 256 * 1024
 _OVERHEAD: Final = 200

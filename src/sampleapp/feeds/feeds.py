@@ -12,8 +12,6 @@ from sampleapp.feeds.broadcast import Subscribers
 from sampleapp.feeds.feed import Feed
 from sampleapp.interfaces import IBroker
 
-__all__ = ["Feeds"]
-
 _LINGER_S: Final = 30.0
 """A feed is kept for this time after its last use: long polls come back."""
 

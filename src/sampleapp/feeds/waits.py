@@ -11,8 +11,6 @@ from twisted.internet.defer import Deferred
 
 from sampleapp.model import ConsumerRecord
 
-__all__ = ["Wait", "Waits"]
-
 _ByKey: TypeAlias = "dict[bytes | None, dict[Wait, None]]"
 
 

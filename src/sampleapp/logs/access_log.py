@@ -29,8 +29,6 @@ from sampleapp.logs.background_writer import BackgroundWriter, write_to_standard
 from sampleapp.logs.settings import STANDARD_OUTPUT, AccessLogFormat
 from sampleapp.web import Batch, Exchange, Response, StreamEnd
 
-__all__ = ["AccessLog", "combined_line", "json_access_line", "require_writable"]
-
 # As Apache escapes: anything but printable ASCII, quotation marks, and the backslash itself.
 _SPECIAL: Final = re.compile(r'[^ -~]|["\\]')
 _SPECIAL_OR_BLANK: Final = re.compile(r'[^!-~]|["\\]')

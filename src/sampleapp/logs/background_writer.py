@@ -14,8 +14,6 @@ from typing import Final, TypeAlias
 
 from twisted.logger import Logger, LogLevel
 
-__all__ = ["BackgroundWriter", "write_to_standard_output"]
-
 _MAX_WAITING: Final = 1024 * 1024
 """The maximum number of bytes that wait to be written. More lines are lost."""
 _MAX_JOINED: Final = 500

@@ -12,8 +12,6 @@ from typing import Any, Final
 import msgspec
 from twisted.logger import LogEvent, formatEvent
 
-__all__ = ["json_line"]
-
 _RESERVED: Final = ("time", "level", "logger", "event", "message", "traceback")
 """The members of every event. Fields with these names get an underscore."""
 _LONGEST_MESSAGE: Final = 2000

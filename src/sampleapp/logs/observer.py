@@ -24,8 +24,6 @@ from sampleapp.logs.background_writer import BackgroundWriter, write_to_standard
 from sampleapp.logs.json_lines import json_line
 from sampleapp.logs.settings import STANDARD_OUTPUT, LogFormat, LogSettings
 
-__all__ = ["ProcessLog", "process_log", "require_possible"]
-
 
 def require_possible(twistd_options: Mapping[str, Any], settings: LogSettings) -> None:
     """

@@ -7,8 +7,6 @@ from typing import Final
 
 from msgspec import Struct
 
-__all__ = ["LEVELS", "STANDARD_OUTPUT", "AccessLogFormat", "LogFormat", "LogSettings"]
-
 STANDARD_OUTPUT: Final = "-"
 """Given instead of a file name."""
 LEVELS: Final = ("debug", "info", "warn", "error", "critical")

@@ -22,16 +22,6 @@ from sampleapp.errors import Fault, InvalidMessage, MalformedMessage
 from sampleapp.messages.json_text import require_json
 from sampleapp.messages.parsing import RecordHeaders
 
-__all__ = [
-    "EventFormat",
-    "event_format",
-    "key_of_headers",
-    "may_be_event",
-    "read_event_data",
-    "read_event_headers",
-    "read_event_key",
-]
-
 _HTTP_PREFIX: Final = b"ce-"
 _KAFKA_PREFIX: Final = "ce_"
 _CONTENT_TYPE: Final = "content-type"

@@ -22,8 +22,6 @@ from sampleapp.messages.parsing import RecordHeaders
 from sampleapp.messages.schemas import Schemas
 from sampleapp.model import Record
 
-__all__ = ["EventList"]
-
 _T = TypeVar("_T")
 
 _CONTENT_TYPE: Final[RecordHeaders] = (("content-type", b"application/cloudevents+json"),)

@@ -23,8 +23,6 @@ from sampleapp.messages.json_text import LARGE, JSONObject, decode_json, require
 from sampleapp.messages.timestamps import InvalidTimestamp, parse_timestamp
 from sampleapp.model import MOST_HEADERS, TOPIC_RULE, Message, is_legal_topic
 
-__all__ = ["has_too_many_strings", "parse_or_name_faults"]
-
 _MEMBERS: Final = (
     *("topic", "key", "key_base64", "content", "content_base64", "headers", "headers_base64", "timestamp"),
 )

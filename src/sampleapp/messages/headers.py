@@ -14,15 +14,6 @@ from typing import Final, Protocol
 from sampleapp.messages.parsing import RecordHeaders
 from sampleapp.model import CALLER_HEADER, FINGERPRINT_HEADER
 
-__all__ = [
-    "CONTENT_TYPE",
-    "NotRecordable",
-    "RecordedFields",
-    "RequestFields",
-    "check_recorded_name",
-    "trace_headers",
-]
-
 CONTENT_TYPE: Final = "content-type"
 
 # RFC 9110, section 5.1: the name of a field is a token. "*" could be in one as well, but never is.

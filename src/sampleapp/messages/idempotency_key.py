@@ -20,8 +20,6 @@ from sampleapp.errors import MalformedIdempotencyKey
 from sampleapp.messages.parsing import RecordHeaders, record_of
 from sampleapp.model import Message, Record, RecordIdentity
 
-__all__ = ["IdempotencyScope", "parse_idempotency_key"]
-
 _MOST: Final = 255
 _RULE: Final = (
     f'one key of 1 to {_MOST} visible ASCII characters, such as "{{field}}: 8e03978e-40d5" or '

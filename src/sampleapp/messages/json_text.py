@@ -11,8 +11,6 @@ import msgspec
 
 from sampleapp.errors import MalformedMessage
 
-__all__ = ["LARGE", "JSONObject", "decode_json", "require_json"]
-
 LARGE: Final = 64 * 1024
 """Bytes. Python's decoder is busy for up to 4 ms with a text of this length, such as ``[{},{},…]``."""
 

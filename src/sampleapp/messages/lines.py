@@ -36,8 +36,6 @@ from sampleapp.messages.schemas import Schemas
 from sampleapp.messages.timestamps import InvalidTimestamp
 from sampleapp.model import Message, Record, is_legal_topic
 
-__all__ = ["MOST_FAULTS", "MOST_TOPICS", "MessageLines", "RejectedLine"]
-
 MOST_FAULTS: Final = 100
 """The most faults that are named, of all lines together."""
 

@@ -20,20 +20,6 @@ from sampleapp.messages.json_text import LARGE
 from sampleapp.messages.timestamps import InvalidTimestamp, parse_timestamp
 from sampleapp.model import CALLER_HEADER, FINGERPRINT_HEADER, MOST_HEADERS, Message, Record, is_legal_topic
 
-__all__ = [
-    "RecordHeaders",
-    "content_of",
-    "content_pointer",
-    "has_escaped_colon",
-    "is_consistent",
-    "length_of",
-    "may_repeat_a_member",
-    "parse_message",
-    "record_of",
-    "with_milliseconds",
-]
-
-
 RecordHeaders: TypeAlias = tuple[tuple[str, bytes | None], ...]
 """The headers of a record, in order. A name may be there more than once, or be empty."""
 

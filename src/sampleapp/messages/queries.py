@@ -9,15 +9,6 @@ from urllib.parse import unquote_to_bytes
 
 from sampleapp.errors import Fault, InvalidParameters, pointer_token, shown
 
-__all__ = [
-    "GET_PUBLISHES_NOTHING",
-    "decoded_parameters",
-    "read_key",
-    "require_no_message",
-    "require_no_parameters",
-    "unknown_parameters",
-]
-
 GET_PUBLISHES_NOTHING: Final = (
     "GET publishes nothing; to publish, send a POST: the value to /topics/TOPIC?key=KEY, or a message to "
     "/messages"

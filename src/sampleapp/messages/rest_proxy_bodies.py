@@ -21,8 +21,6 @@ from sampleapp.errors import Fault, InvalidMessage, MalformedMessage, shown
 from sampleapp.messages.parsing import RecordHeaders
 from sampleapp.model import Record
 
-__all__ = ["MOST_COMMAS", "MOST_RECORDS", "EmbeddedFormat", "Unserializable", "read_records"]
-
 MOST_RECORDS: Final = 20_000
 """The most records of one request: the decoder reads these in 5 ms, and a million tiny ones in 60."""
 

@@ -26,7 +26,6 @@ from sampleapp.model import is_legal_topic
 if TYPE_CHECKING:
     import jsonschema_rs
 
-__all__ = ["Schema", "Schemas", "compile_schemas"]
 
 _BASE: Final = "file:///"
 """For references between the files. Nothing is read there: all documents are given."""

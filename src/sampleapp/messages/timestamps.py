@@ -7,8 +7,6 @@ from calendar import monthrange
 from datetime import date
 from typing import Final
 
-__all__ = ["EARLIEST_NUMBER", "LATEST_NUMBER", "InvalidTimestamp", "parse_timestamp"]
-
 EARLIEST_NUMBER: Final = 10**11
 """The least number that is taken for milliseconds: 12 digits, in 1973."""
 LATEST_NUMBER: Final = 10**14 - 1

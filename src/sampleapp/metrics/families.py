@@ -34,8 +34,6 @@ from sampleapp.readings.follower import ReadingsFollower
 from sampleapp.web import HTTPServer, IdempotentRecords, OpenStreams, StreamKind, TopicReads
 from sampleapp.web.read.registry import StreamNumbers
 
-__all__ = ["METRICS", "Families"]
-
 _BOOTSTRAP: Final = "bootstrap"
 """The label for an address of the configuration while the node id there is not known."""
 

@@ -17,8 +17,6 @@ from twisted.internet.task import deferLater
 from sampleapp.web import Response
 from sampleapp.web.negotiation import is_preferred
 
-__all__ = ["OPENMETRICS", "TEXT", "MetricsPage"]
-
 TEXT: Final = b"text/plain; version=0.0.4; charset=utf-8"
 """https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format"""
 OPENMETRICS: Final = b"application/openmetrics-text; version=1.0.0; charset=utf-8"

@@ -14,8 +14,6 @@ from sampleapp.measures import SECONDS, Distribution
 from sampleapp.web import Batch, Exchange, Response
 from sampleapp.web.errors import KINDS
 
-__all__ = ["MOST_TOPICS", "OTHER", "Published", "RequestCounts"]
-
 OTHER: Final = "other"
 """The label value for unknown paths and methods, and for topics beyond the limit."""
 MOST_TOPICS: Final = 100

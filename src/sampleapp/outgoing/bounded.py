@@ -29,8 +29,6 @@ from twisted.python.failure import Failure
 from twisted.web.client import HTTPConnectionPool
 from zope.interface import implementer
 
-__all__ = ["MAX_HEAD", "MAX_INTERIM", "BoundedPool", "HeadTooLong"]
-
 MAX_HEAD: Final = 16 * 1024
 """Bytes of a response before its body, interim answers included."""
 MAX_INTERIM: Final = 10

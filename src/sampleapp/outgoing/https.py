@@ -20,8 +20,6 @@ from zope.interface import implementer
 from sampleapp.outgoing.bounded import BoundedPool
 from sampleapp.outgoing.verified_tls import VerifiedConnections, client_context
 
-__all__ = ["BodyTooLong", "HandshakeTimedOut", "TLSPolicy", "make_agent", "read_body"]
-
 
 class BodyTooLong(Exception):
     """A body is longer than the limit. It is dropped, and its connection closed."""

@@ -28,14 +28,6 @@ from zope.interface import implementer
 if TYPE_CHECKING:
     from twisted.protocols.tls import TLSMemoryBIOProtocol
 
-__all__ = [
-    "CertificateNotTrusted",
-    "CertificateRejected",
-    "VerifiedConnections",
-    "WrongHost",
-    "client_context",
-    "openssl_reasons",
-]
 
 _Address: TypeAlias = IPv4Address | IPv6Address
 

@@ -31,8 +31,6 @@ from msgspec import Struct, field
 
 from sampleapp.model import MEDIA_TYPES, Reading, Version
 
-__all__ = ["BLOCK_READINGS", "Blocks", "Representation", "Shown", "Snapshot"]
-
 BLOCK_READINGS: Final = 512
 """The average number of readings in a block: tens of kilobytes of text, encoded in about 0.2 ms."""
 

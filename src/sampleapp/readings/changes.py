@@ -23,8 +23,6 @@ from sampleapp.model import Reading
 from sampleapp.readings.blocks import Representation, Snapshot
 from sampleapp.readings.collection import Readings
 
-__all__ = ["Change", "Changes", "IChangesObserver", "ReadingsState"]
-
 _SINGLY: Final = 16
 """The most changes of a group that are told one by one."""
 _READINGS_SINGLY: Final = 32_768

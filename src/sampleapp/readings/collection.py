@@ -12,9 +12,6 @@ from msgspec import Struct
 from sampleapp.model import ConsumerRecord, Reading, Version
 from sampleapp.readings.blocks import BLOCK_READINGS, Blocks, Representation, Shown, Snapshot
 
-__all__ = ["NotAReading", "Readings", "parse_number", "parse_numbers"]
-
-
 # The characters of a number, and white space. Python's float() accepts more: "nan", "1_000", "\v1". With only
 # these characters, it accepts exactly the numbers that the documentation of the interface allows.
 _IN_NUMBERS: Final = b"0123456789+-.eE \t\r\n"

@@ -23,9 +23,6 @@ from sampleapp.model import MEDIA_TYPES, ConsumerRecord, Version
 from sampleapp.readings import NotAReading, Readings, Representation, Snapshot
 from sampleapp.readings.changes import Changes
 
-__all__ = ["ENCODED_AT_ONCE", "ReadingsFollower", "SharedEncoding"]
-
-
 ENCODED_AT_ONCE: Final = 4096
 """Readings that are encoded in one turn of the reactor: 1 to 3 ms."""
 

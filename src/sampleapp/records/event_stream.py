@@ -9,16 +9,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = [
-    "END_OF_EVENT",
-    "MEDIA_TYPE",
-    "begin_event",
-    "encode_event",
-    "encode_id",
-    "encode_retry",
-    "escape_line_ends",
-]
-
 MEDIA_TYPE: Final = "text/event-stream"
 """Its encoding is always UTF-8, so there is no parameter."""
 

@@ -33,23 +33,6 @@ from sampleapp.model import (
     with_epoch,
 )
 
-__all__ = [
-    "LONGEST_POSITION",
-    "Cursor",
-    "InvalidPosition",
-    "Position",
-    "PositionError",
-    "PositionExpired",
-    "PositionTooLong",
-    "PositionUnknown",
-    "TopicReplaced",
-    "format_position",
-    "parse_position",
-    "position_after",
-    "without_epochs",
-]
-
-
 _MOST_NAMED: Final = 5
 """The most partitions in the message of an error; ``gone`` of a `PositionExpired` has all of them."""
 

@@ -15,19 +15,6 @@ from sampleapp.messages.timestamps import EARLIEST_NUMBER, InvalidTimestamp, par
 from sampleapp.model import EARLIEST, FromEnd, FromOffset, FromTime, Start
 from sampleapp.records.positions import InvalidPosition, Position, parse_position
 
-__all__ = [
-    "DEFAULT_LIMIT",
-    "LONGEST_WAIT_S",
-    "MOST_HEADER_FILTERS",
-    "MOST_PARTITIONS",
-    "MOST_RECORDS",
-    "PageParameters",
-    "StreamParameters",
-    "parse_start",
-    "read_page_parameters",
-    "read_stream_parameters",
-]
-
 MOST_RECORDS: Final = 10_000
 """The greatest limit of a page."""
 DEFAULT_LIMIT: Final = 500

@@ -24,8 +24,6 @@ import msgspec
 
 from sampleapp.model import ConsumerRecord
 
-__all__ = ["record_line", "record_lines"]
-
 _encode: Final = msgspec.json.Encoder().encode
 _LARGE: Final = 32 * 1024
 """

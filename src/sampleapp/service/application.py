@@ -22,8 +22,6 @@ from sampleapp.service.listener import Listener
 from sampleapp.service.reloads import Reloads
 from sampleapp.web import Documentation, HTTPServer, RouteTable, SampleApp
 
-__all__ = ["Admin", "Readiness", "SampleAppService", "Web"]
-
 _STOPPING = "The service is stopping."
 
 

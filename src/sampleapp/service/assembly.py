@@ -57,8 +57,6 @@ from sampleapp.web import (
 from sampleapp.web.read.readings import GetRepresentation
 from sampleapp.web.webhook_origins import answering_validations
 
-__all__ = ["build", "make_server"]
-
 _NewServer: TypeAlias = Callable[..., HTTPServer]
 
 

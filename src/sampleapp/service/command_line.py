@@ -23,8 +23,6 @@ from sampleapp import __version__
 from sampleapp.service.config import DEFAULTS
 from sampleapp.service.options import EXAMPLE_ENDPOINT, GROUPS, OPTIONS, PREFIX, Option, config_of
 
-__all__ = ["CommandLine", "is_made_by_kubernetes"]
-
 # The words of `getopt`, and so of Twisted.
 _UNKNOWN_OPTION: Final = re.compile(r"option (?P<name>\S+) not recognized")
 _PORT_OPTIONS: Final = ("--port", "-p")

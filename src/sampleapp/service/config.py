@@ -10,8 +10,6 @@ from sampleapp.access.caller import TopicPatterns
 from sampleapp.logs import LogSettings
 from sampleapp.web.server import Limits
 
-__all__ = ["DEFAULTS", "Config"]
-
 
 class Config(Struct, frozen=True, kw_only=True):
     """The configuration of the service. With the defaults it serves only this machine, without a broker."""

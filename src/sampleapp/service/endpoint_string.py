@@ -16,15 +16,6 @@ from msgspec import Struct
 from sampleapp.files import shown_path
 from sampleapp.tls.https_arguments import HTTPS_PLACES
 
-__all__ = [
-    "EndpointString",
-    "escaped_interface",
-    "is_loopback",
-    "shown_endpoint",
-    "with_socket_mode",
-    "without_secrets",
-]
-
 _PLACES: Final[Mapping[str, tuple[str, ...]]] = {
     "tcp": ("port", "interface", "backlog"),
     "tcp6": ("port", "backlog", "interface"),

@@ -32,8 +32,6 @@ from sampleapp.service.reloads import Reloads
 from sampleapp.tls import ExpiryWatch, HTTPSEndpoint, check_ssl_endpoint, require_callbacks
 from sampleapp.web import is_on_loopback
 
-__all__ = ["Listener"]
-
 _TLS: Final = ("https", "ssl", "tls")
 _WITH_QUEUE: Final = ("https", "tcp", "tcp6", "ssl", "tls", "unix")
 _LONGEST_QUEUE: Final = 2**31 - 1

@@ -26,8 +26,6 @@ from sampleapp.web.cors import check_origin
 from sampleapp.web.server import check_host_name
 from sampleapp.web.webhook_origins import check_webhook_origin
 
-__all__ = ["EXAMPLE_ENDPOINT", "GROUPS", "OPTIONS", "PREFIX", "Kind", "Option", "config_of"]
-
 PREFIX: Final = "SAMPLEAPP_"
 """The names of environment variables begin with it."""
 EXAMPLE_ENDPOINT: Final = "tcp:9090:interface=127.0.0.1"

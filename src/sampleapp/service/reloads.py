@@ -14,8 +14,6 @@ from twisted.python.failure import Failure
 from sampleapp.concurrency.slices import Run
 from sampleapp.errors import StartUpError
 
-__all__ = ["Reload", "Reloads"]
-
 _INTERVAL_S: Final = 1.0
 
 Reload: TypeAlias = Callable[[], "Deferred[None] | None"]

@@ -13,8 +13,6 @@ from sampleapp.errors import StartUpError
 from sampleapp.files import read_file, shown_path
 from sampleapp.messages.schemas import Schema, Schemas, compile_schemas
 
-__all__ = ["SchemaFiles"]
-
 _MOST_ENTRIES: Final = 10_000
 """A directory with more, such as one that was named by mistake, would take long to search."""
 

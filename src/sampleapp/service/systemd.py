@@ -18,8 +18,6 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
-__all__ = ["Notifier", "Supervision"]
-
 _INTERVAL_S: Final = 1.0
 _ABSTRACT: Final = "@"
 _LONGEST_STATUS: Final = 500

@@ -40,8 +40,6 @@ from sampleapp.service.command_line import CommandLine
 from sampleapp.service.systemd import Supervision
 from sampleapp.web import Descriptors
 
-__all__ = ["Options", "TwistdService", "makeService", "serve"]
-
 _log: Final = Logger()
 
 _SWITCH_INTERVAL_S: Final = 0.0001

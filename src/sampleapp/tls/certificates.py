@@ -22,14 +22,6 @@ from msgspec import Struct
 from sampleapp.errors import StartUpError
 from sampleapp.files import changeable_by_all, is_readable_by_all
 
-__all__ = [
-    "READABLE_KEY",
-    "Certificates",
-    "PrivateKey",
-    "is_for_all_to_read",
-    "require_unwritable",
-]
-
 PrivateKey: TypeAlias = (
     rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey | ed448.Ed448PrivateKey
 )

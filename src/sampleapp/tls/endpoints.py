@@ -34,8 +34,6 @@ from sampleapp.tls.certificates import READABLE_KEY, Certificates, is_for_all_to
 from sampleapp.tls.https_arguments import HTTPSArguments
 from sampleapp.tls.server_context import require_callbacks, server_context
 
-__all__ = ["ExpiryWatch", "HTTPSEndpoint", "TLSFactory", "check_ssl_endpoint"]
-
 _LOG_INTERVAL_S: Final = 60.0
 _LONGEST_NAME: Final = 200
 

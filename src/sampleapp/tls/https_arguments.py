@@ -11,8 +11,6 @@ from msgspec import Struct
 
 from sampleapp.errors import InvalidOption
 
-__all__ = ["HTTPS_PLACES", "MINIMUM_VERSIONS", "HTTPSArguments"]
-
 HTTPS_PLACES: Final = ("port", "privateKey", "certKey")
 """The names of arguments that may be given without a name, in this order."""
 MINIMUM_VERSIONS: Final = ("TLSv1.2", "TLSv1.3")

@@ -15,8 +15,6 @@ from sampleapp.errors import StartUpError
 from sampleapp.interfaces import IVerifiesClients
 from sampleapp.tls.certificates import Certificates
 
-__all__ = ["OnRejected", "require_callbacks", "server_context"]
-
 
 def require_callbacks() -> None:
     """

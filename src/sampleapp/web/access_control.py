@@ -11,18 +11,6 @@ from sampleapp.access import AccessError, Authenticator, Caller, Identity, NotGr
 from sampleapp.access.rates import BodyCharge, RateLimiter
 from sampleapp.web.server import Request
 
-__all__ = [
-    "TO_CONSUME",
-    "TO_PUBLISH",
-    "TO_SEE",
-    "AccessControl",
-    "AuthorizedTopic",
-    "Grant",
-    "TopicUse",
-    "authorize_topic",
-    "rejection_of_topic",
-]
-
 _REJECTIONS: Final = {
     Right.READ: "This caller may not read the readings.",
     Right.METRICS: "This caller may not read metrics.",

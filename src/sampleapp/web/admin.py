@@ -13,8 +13,6 @@ from sampleapp.web.responses import Response
 from sampleapp.web.routing import AccessPolicy, App
 from sampleapp.web.server import Request
 
-__all__ = ["AdminApp", "MetricsApp", "WriteMetrics"]
-
 WriteMetrics: TypeAlias = Callable[[bytes | None], Awaitable[Response]]
 """Returns the response with all metrics, in the format that the value of ``Accept`` prefers."""
 

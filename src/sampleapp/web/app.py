@@ -36,8 +36,6 @@ from sampleapp.web.responses import Event, Response
 from sampleapp.web.routing import AccessPolicy, App, Variant
 from sampleapp.web.server import Limits, Request
 
-__all__ = ["SampleApp"]
-
 _SCHEMA_FIELDS: Final = ((b"Content-Type", b"application/schema+json"), (b"Cache-Control", b"no-cache"))
 
 

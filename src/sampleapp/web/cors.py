@@ -25,9 +25,6 @@ from sampleapp.web.responses import Headers, Response
 from sampleapp.web.server import SAFE, Dispatch, Fields, Handler, Request
 from sampleapp.web.server.head import Head
 
-__all__ = ["Cors", "CrossSiteRule", "NotAnOrigin", "check_origin"]
-
-
 _HARMLESS: Final = frozenset({*SAFE, b"OPTIONS"})
 """Methods that publish nothing."""
 

@@ -15,23 +15,6 @@ from msgspec import Struct
 
 from sampleapp.errors import SampleAppError
 
-__all__ = [
-    "CACHE_CONTROL",
-    "ETAG",
-    "IF_NONE_MATCH",
-    "VARY",
-    "Content",
-    "Description",
-    "Features",
-    "Field",
-    "Parameter",
-    "Success",
-    "in_header",
-    "in_path",
-    "in_query",
-    "with_entity_tag",
-]
-
 
 class Content(Struct, frozen=True):
     """One form of a body."""

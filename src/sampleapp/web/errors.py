@@ -22,51 +22,6 @@ from sampleapp.model import GoneRecords
 from sampleapp.records import positions
 from sampleapp.web.responses import Headers, Response, json_line
 
-__all__ = [
-    "BROKER_REJECTIONS",
-    "FAULT",
-    "IDEMPOTENCY_REJECTIONS",
-    "INTERNAL_ERROR",
-    "KINDS",
-    "LEAST_URGENT",
-    "ROWS",
-    "BodyMemoryFull",
-    "BodyMemoryOfCallerFull",
-    "BodyNeedsTooMuchMemory",
-    "BodyTooLarge",
-    "CrossSiteRequest",
-    "ExpectationNotMet",
-    "HeaderTooLarge",
-    "LengthRequired",
-    "MalformedRequest",
-    "MethodNotAllowed",
-    "MisdirectedRequest",
-    "NotAcceptable",
-    "NotReady",
-    "PathNotFound",
-    "PreconditionFailed",
-    "Problem",
-    "RequestError",
-    "RequestTooSlow",
-    "Result",
-    "Row",
-    "SeveralContentTypes",
-    "TooManyConnections",
-    "TooManyRequests",
-    "TooManyStreams",
-    "TooManyTopics",
-    "UndecodableBody",
-    "UnsupportedContentCoding",
-    "UnsupportedContentType",
-    "UnsupportedEmbeddedFormat",
-    "UnsupportedEventFormat",
-    "is_temporary",
-    "partly_published_response",
-    "problem_response",
-    "row_of",
-    "urgency_of",
-]
-
 _S = HTTPStatus
 _RETRY_AFTER: Final[Headers] = ((b"Retry-After", b"1"),)
 _LONGEST_FIELD = 100

@@ -13,8 +13,6 @@ from sampleapp.web.responses import Response
 from sampleapp.web.rest_proxy_errors import in_form_for
 from sampleapp.web.server.head import Head
 
-__all__ = ["rejection_in_form", "response_to_failure"]
-
 _log = Logger()
 
 

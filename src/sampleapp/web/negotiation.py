@@ -18,16 +18,6 @@ from typing import Final, NamedTuple
 
 from sampleapp.model import MEDIA_TYPES, Version
 
-__all__ = [
-    "asks_for_stream",
-    "choose_version",
-    "is_preferred",
-    "match_fails",
-    "most_preferred",
-    "none_match_fails",
-]
-
-
 _VERSION_2: Final = MEDIA_TYPES[2].lower().encode("ascii")
 # The ranges that include version 1. Only the most specific one in the header, the first here, counts.
 _VERSION_1_RANGES: Final = (MEDIA_TYPES[1].encode("ascii"), b"application/*", b"*/*")

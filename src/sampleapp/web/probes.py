@@ -12,8 +12,6 @@ from sampleapp.web.errors import NotReady, problem_response
 from sampleapp.web.responses import Response, json_line
 from sampleapp.web.server import Request
 
-__all__ = ["Live", "Probes", "Ready"]
-
 
 class Live(Struct):
     """The response of ``/live``."""

@@ -17,25 +17,6 @@ from twisted.web.iweb import IRequest
 
 from sampleapp.model import RecordMetadata
 
-__all__ = [
-    "NO_SNIFFING",
-    "SERVER",
-    "SERVER_REASONS",
-    "Batch",
-    "Event",
-    "Headers",
-    "Response",
-    "SharedBody",
-    "Sink",
-    "Source",
-    "TopicTotal",
-    "json_line",
-    "json_response",
-    "published_response",
-    "set_head",
-    "set_response",
-]
-
 Headers = tuple[tuple[bytes, bytes], ...]
 
 SERVER: Final = b"sampleapp"

@@ -16,25 +16,6 @@ from sampleapp.errors import UnknownPartition
 from sampleapp.messages.rest_proxy_bodies import MOST_RECORDS, EmbeddedFormat
 from sampleapp.web.negotiation import most_preferred
 
-__all__ = [
-    "PLAIN",
-    "PUBLISHED",
-    "RESPONSE",
-    "BinaryProduceRequest",
-    "ErrorObject",
-    "JSONProduceRequest",
-    "Partition",
-    "PartitionOffset",
-    "ProduceResponse",
-    "Replica",
-    "Topic",
-    "embedded_format",
-    "is_of_rest_proxy",
-    "partition_number",
-    "request_type",
-    "response_type",
-]
-
 RESPONSE: Final = b"application/vnd.kafka.v2+json"
 """The type of responses, unless the client accepts only another name of it."""
 

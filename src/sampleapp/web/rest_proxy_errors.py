@@ -21,8 +21,6 @@ from sampleapp.web.errors import PathNotFound
 from sampleapp.web.responses import Headers, Response, json_line
 from sampleapp.web.rest_proxy_documents import PLAIN, RESPONSE, ErrorObject, is_of_rest_proxy, response_type
 
-__all__ = ["LONGEST_PATH", "error_object_response", "in_form_for", "is_of_records", "not_found"]
-
 _PROBLEM: Final = (b"Content-Type", b"application/problem+json")
 
 _AUTHENTICATION: Final = 40101

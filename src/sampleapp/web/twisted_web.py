@@ -28,8 +28,6 @@ from sampleapp.web.server.head import request_id_of
 from sampleapp.web.server.request import new_request_ids
 from sampleapp.web.server.stream import MAX_UNSENT, close_source
 
-__all__ = ["BodyLimits", "RequestResource", "convert", "give_request_id", "in_form_of", "render"]
-
 
 @implementer(IPushProducer)
 class SiteStream:

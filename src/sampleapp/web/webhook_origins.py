@@ -15,8 +15,6 @@ from typing import Final
 from sampleapp.web.responses import Response
 from sampleapp.web.server import Dispatch, Handler, Request
 
-__all__ = ["NotAWebhookOrigin", "answering_validations", "check_webhook_origin"]
-
 # A DNS expression, in the words of the specification; each name is matched in one way only.
 _NAME: Final = re.compile(r"(?=.{1,253}\Z)[a-z0-9_][a-z0-9_-]*(?:\.[a-z0-9_][a-z0-9_-]*)*")
 

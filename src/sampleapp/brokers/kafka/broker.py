@@ -56,8 +56,6 @@ from sampleapp.model import (
     TopicDescription,
 )
 
-__all__ = ["KafkaBroker"]
-
 _NOT_STARTED: Final = "The Kafka broker has not started yet."
 _NOT_REACHED: Final = "Kafka has not been reached yet."
 _STOPPED: Final = "The broker was stopped."

@@ -23,8 +23,6 @@ from sampleapp.brokers.kafka.protocol import DescribeQuorumRequest, Quorum
 from sampleapp.concurrency.failures import LogLimit
 from sampleapp.concurrency.waiting import Pause
 
-__all__ = ["ClockCheck"]
-
 _FIRST_S: Final = 10.0
 _INTERVAL_S: Final = 300.0
 """Seconds between two requests for the time."""

@@ -15,8 +15,6 @@ from sampleapp.concurrency.failures import LogLimit
 from sampleapp.concurrency.rates import Backoff
 from sampleapp.concurrency.waiting import Pause
 
-__all__ = ["UNREACHABLE_AFTER_S", "ClusterHealth", "ClusterListener"]
-
 UNREACHABLE_AFTER_S: Final = 5.0
 """The time without reaching a broker after which the cluster counts as unreachable, in seconds."""
 

@@ -12,8 +12,6 @@ from urllib.parse import unquote
 
 from msgspec import Struct
 
-__all__ = ["COMPRESSIONS", "DEFAULT_PORT", "MECHANISMS", "KafkaConfig", "Mechanism", "parse"]
-
 Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
 
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")

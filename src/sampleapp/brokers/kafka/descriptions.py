@@ -19,8 +19,6 @@ from sampleapp.errors import BrokerUnavailable
 from sampleapp.interfaces import CHECK_TIMEOUT_S
 from sampleapp.model import PartitionDescription, TopicDescription, is_legal_topic
 
-__all__ = ["Descriptions"]
-
 T = TypeVar("T")
 
 IDLE_S: Final = 60.0

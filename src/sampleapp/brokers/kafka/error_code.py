@@ -12,8 +12,6 @@ from typing import Final
 
 from typing_extensions import Self
 
-__all__ = ["ErrorCode"]
-
 _RETRIABLE: Final = 1
 _STALE_METADATA: Final = 2
 

@@ -37,8 +37,6 @@ from sampleapp.concurrency.rates import Bucket, Rate
 from sampleapp.errors import IdempotencyNotEnabled, PublishError, RecordRefused, TooManyIdempotencyKeys
 from sampleapp.model import Record
 
-__all__ = ["IdempotentTopics"]
-
 CHECK_AGAIN_S: Final = 300.0
 """The time until the configuration of a topic is asked for again, in seconds."""
 _REJECTED_S: Final = 5.0

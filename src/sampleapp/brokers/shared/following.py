@@ -29,27 +29,6 @@ from sampleapp.model import (
     TopicDescription,
 )
 
-__all__ = [
-    "CANNOT_BE_READ",
-    "NO_SUCH_PARTITION",
-    "NO_SUCH_TOPIC",
-    "LogSubscriptions",
-    "Page",
-    "ReadError",
-    "RunningSubscription",
-    "Subscriptions",
-    "batch_observer",
-    "deliver",
-    "deliver_batch",
-    "position_observer",
-    "single_partition",
-    "start_of",
-    "tell_begun_at",
-    "tell_caught_up",
-    "tell_passed",
-    "tell_reset",
-]
-
 NO_SUCH_PARTITION: Final = "The topic has only one partition, with the number 0."
 """The message of a `sampleapp.errors.UnknownPartition`."""
 

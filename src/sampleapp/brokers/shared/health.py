@@ -11,8 +11,6 @@ from twisted.logger import Logger
 from sampleapp.concurrency.failures import LogLimit
 from sampleapp.model import Health
 
-__all__ = ["WRITING", "HealthTracker"]
-
 WRITING = "writing"
 """The part for storing records."""
 

@@ -9,8 +9,6 @@ from msgspec import Struct
 from sampleapp.errors import IdempotencyKeyReused
 from sampleapp.model import Record, ReplayedRecord
 
-__all__ = ["IdempotencySettings", "replayed"]
-
 
 def _no_topic(_topic: str) -> bool:
     return False

@@ -11,8 +11,6 @@ from twisted.logger import Logger
 
 from sampleapp.concurrency.waiting import Waiters
 
-__all__ = ["Stopping"]
-
 
 class Stopping:
     """

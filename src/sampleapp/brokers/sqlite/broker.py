@@ -37,9 +37,6 @@ from sampleapp.model import (
     TopicDescription,
 )
 
-__all__ = ["SQLiteBroker"]
-
-
 _INTERVAL_S = 60.0
 _PAUSE_S = 0.02
 """The pause between two transactions, in which records are stored."""

@@ -29,19 +29,6 @@ from twisted.python.threadpool import ThreadPool
 
 from sampleapp.brokers.sqlite.faults import Code, StoreError, primary_code
 
-__all__ = [
-    "SCHEMA_VERSION",
-    "PrivateThread",
-    "WalFault",
-    "WriteAheadLog",
-    "checkpoint",
-    "close_without_checkpoint",
-    "open_file",
-    "require_creatable",
-    "retry_while_locked",
-]
-
-
 APPLICATION_ID = 0x53417070
 SCHEMA_VERSION = 1
 

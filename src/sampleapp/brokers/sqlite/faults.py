@@ -13,8 +13,6 @@ from msgspec import Struct
 from sampleapp.brokers.shared.following import CANNOT_BE_READ
 from sampleapp.errors import BrokerUnavailable, OutcomeUnknown, PublishError
 
-__all__ = ["Code", "StoreError", "from_sqlite", "primary_code"]
-
 
 class Code(IntEnum):
     """SQLite's primary result codes. The module `sqlite3` only has them since Python 3.11."""

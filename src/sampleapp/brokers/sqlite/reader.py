@@ -42,8 +42,6 @@ from sampleapp.model import (
     Start,
 )
 
-__all__ = ["Reader"]
-
 # A step takes up to about 2 ms of the private thread, and its records about 1 ms of the reactor.
 _STEP_RECORDS = 500
 _STEP_BYTES = 512 * 1024

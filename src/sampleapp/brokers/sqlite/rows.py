@@ -27,29 +27,6 @@ from sampleapp.model import (
     ReplayedRecord,
 )
 
-__all__ = [
-    "INSERT",
-    "Identities",
-    "RecentIds",
-    "RowRejected",
-    "Section",
-    "TimeSearch",
-    "Window",
-    "forget_some",
-    "insert",
-    "insert_singly",
-    "is_any_expired",
-    "next_offset",
-    "page",
-    "require_topic_name",
-    "search_time",
-    "section",
-    "topics",
-    "topics_of",
-    "write_a_page",
-]
-
-
 _IDS_AT_ONCE: Final = 128
 _MOST_RECENT: Final = 8000
 """Identities that are not in the index. Beyond, the oldest of them are added to it."""

@@ -44,8 +44,6 @@ from sampleapp.errors import StartUpError
 from sampleapp.interfaces import Outcome
 from sampleapp.model import ReadStart, Record, RecordMetadata, ReplayedRecord
 
-__all__ = ["Store"]
-
 _CHECK_PATIENCE_S = 1.0
 _PROBE_PATIENCE_S = 0.5
 _PROBE_BYTES = 64 * 1024

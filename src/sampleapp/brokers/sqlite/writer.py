@@ -34,9 +34,6 @@ from sampleapp.interfaces import Outcome
 from sampleapp.measures import RECORDS, SECONDS, Distribution, SQLiteMeasures, Waiting
 from sampleapp.model import Record, RecordMetadata
 
-__all__ = ["Publish", "PublishMany", "PublishOne", "Writer", "weight"]
-
-
 RECORD_OVERHEAD_BYTES: Final = 256
 """Counted for each waiting record besides its key and value, so that empty ones are bounded as well."""
 _HEADER_OVERHEAD_BYTES: Final = 160

@@ -21,8 +21,6 @@ from sampleapp.web.errors import NotReady, PathNotFound
 from sampleapp.web.openapi.pages import GUARDS
 from sampleapp.web.probes import Live, Ready
 
-__all__ = ["DOCS", "FILE", "LIVE", "METRICS", "OPENAPI", "READINGS", "READY"]
-
 _TEXT: Final = {"type": "string"}
 
 LIVE: Final = Description(

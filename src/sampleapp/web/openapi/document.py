@@ -28,8 +28,6 @@ from sampleapp.web.rest_proxy_documents import RESPONSE
 from sampleapp.web.routing import App
 from sampleapp.web.server import SAFE
 
-__all__ = ["openapi_document"]
-
 _Kind: TypeAlias = type[SampleAppError] | None
 """A kind of error; ``None`` for a fault in the service."""
 

@@ -42,23 +42,6 @@ from sampleapp.web.rest_proxy_documents import (
     request_type,
 )
 
-__all__ = [
-    "CHANGES",
-    "DELETE_KEY",
-    "DESCRIBE_PARTITION",
-    "DESCRIBE_TOPIC",
-    "IDEMPOTENCY_KEY",
-    "LIST_PARTITIONS",
-    "LIST_TOPICS",
-    "PRODUCE_TO_PARTITION",
-    "PUBLISH",
-    "PUBLISH_TO_TOPIC",
-    "READINGS",
-    "READ_RECORDS",
-    "READ_SCHEMA",
-    "RECEIVE_HOOK",
-]
-
 IDEMPOTENCY_KEY: Final = in_header(
     "Idempotency-Key",
     "Publishes the record unless a request with the same key has: then the response has the first record's "

@@ -31,9 +31,6 @@ from sampleapp.web.responses import Headers, Response, json_line
 from sampleapp.web.routing import RouteTable
 from sampleapp.web.server import Request
 
-__all__ = ["GUARDS", "PAGE", "READINGS_PAGE", "Documentation", "File", "read_files"]
-
-
 PAGE: Final = ""
 """The name of the documentation itself."""
 READINGS_PAGE: Final = "readings"

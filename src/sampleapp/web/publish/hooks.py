@@ -21,8 +21,6 @@ from sampleapp.web.responses import Response
 from sampleapp.web.routing import Variant
 from sampleapp.web.server import Request
 
-__all__ = ["Hooks"]
-
 _URL_VERIFICATION: Final = "url_verification"
 _PLAIN_TEXT: Final = (
     (b"Content-Type", b"text/plain; charset=utf-8"),

@@ -61,9 +61,6 @@ from sampleapp.web.responses import Batch, Headers, Response, TopicTotal
 from sampleapp.web.routing import Variant
 from sampleapp.web.server import MemoryReservation, Request
 
-__all__ = ["RECORD_BYTES", "BatchPublisher", "Messages"]
-
-
 NDJSON: Final = "application/x-ndjson"
 _HEADERS: Final[Headers] = ((b"Content-Type", NDJSON.encode("ascii")),)
 

@@ -30,19 +30,6 @@ from sampleapp.web.errors import problem_response
 from sampleapp.web.responses import Response, published_response
 from sampleapp.web.server import Limits, Request
 
-__all__ = [
-    "IDEMPOTENCY_KEY",
-    "REPLAYED",
-    "SAFE_TO_REPEAT",
-    "IdempotentRecords",
-    "Publisher",
-    "check_key",
-    "reject_key",
-    "repeatable_response",
-    "scope_of",
-]
-
-
 IDEMPOTENCY_KEY: Final = b"Idempotency-Key"
 """The header field of requests."""
 REPLAYED: Final = (b"Idempotent-Replayed", b"true")

@@ -33,8 +33,6 @@ from sampleapp.web.rest_proxy_documents import embedded_format, is_of_rest_proxy
 from sampleapp.web.routing import Variant
 from sampleapp.web.server import Request
 
-__all__ = ["RawPublishing"]
-
 
 class _Head(Struct, frozen=True, gc=False):
     """The record that the head of a request asks for: all of it except the value and the trace."""

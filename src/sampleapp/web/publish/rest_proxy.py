@@ -43,8 +43,6 @@ from sampleapp.web.rest_proxy_errors import error_object_response
 from sampleapp.web.routing import Variant
 from sampleapp.web.server import Request
 
-__all__ = ["UNSUPPORTED_FORMAT", "ProduceRequests", "require_acceptable"]
-
 _UNSERIALIZABLE: Final = 40801
 """With status 422; REST Proxy has 408, after which many clients and proxies retry by themselves."""
 

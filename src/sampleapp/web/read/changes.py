@@ -38,8 +38,6 @@ from sampleapp.web.read.registry import (
 from sampleapp.web.responses import Budget, Event, Response, SharedBody
 from sampleapp.web.server import Request
 
-__all__ = ["ChangesResource"]
-
 _READINGS: Final = "readings"
 _READING: Final = "reading"
 _REMOVED: Final = "removed"

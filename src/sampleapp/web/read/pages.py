@@ -31,8 +31,6 @@ from sampleapp.web.read.topic_reads import ReadTurn, ReadTurns, TopicReads
 from sampleapp.web.responses import Headers, Response
 from sampleapp.web.server import Request
 
-__all__ = ["RecordPages"]
-
 _PAGE_BYTES: Final = 1024 * 1024
 """About the most bytes of keys, values and headers in a page."""
 _RECORD_BYTES: Final = 256

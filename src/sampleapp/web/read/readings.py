@@ -17,8 +17,6 @@ from sampleapp.web.responses import Response, SharedBody
 from sampleapp.web.server import MemoryReservation, Request
 from sampleapp.web.twisted_web import RequestResource
 
-__all__ = ["AcceptDispatch", "GetRepresentation"]
-
 GetRepresentation: TypeAlias = Callable[[Version], "Representation | Deferred[Representation]"]
 """
 Returns the current readings in a version, or a Deferred of the readings at this or a later time.

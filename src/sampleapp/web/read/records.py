@@ -21,8 +21,6 @@ from sampleapp.web.responses import Response
 from sampleapp.web.routing import Variant
 from sampleapp.web.server import Request
 
-__all__ = ["RecordReading"]
-
 _Open: TypeAlias = Callable[[Request, AuthorizedTopic], Deferred[Response]]
 
 _GONE: Final = Response(HTTPStatus.NO_CONTENT, ((b"Vary", b"Accept"), (b"Cache-Control", b"no-store")))

@@ -29,19 +29,6 @@ from sampleapp.web.responses import Event, Headers, Response, Sink
 from sampleapp.web.server import Limits, Request
 from sampleapp.web.server.fields import Fields
 
-__all__ = [
-    "RIGHT_LOST",
-    "STREAM_HEADERS",
-    "EventStream",
-    "OpenStream",
-    "OpenStreams",
-    "StreamKind",
-    "StreamNumbers",
-    "WaitingPage",
-    "response_to_temporary_error",
-]
-
-
 RIGHT_LOST: Final = "right"
 """The reason for the end of a stream whose caller has lost its right."""
 

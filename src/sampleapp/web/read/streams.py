@@ -51,8 +51,6 @@ from sampleapp.web.read.topic_reads import ReadTurns, TopicReads
 from sampleapp.web.responses import Budget, Event, Response
 from sampleapp.web.server import Request
 
-__all__ = ["RecordStreams"]
-
 _HEADERS: Final = (*STREAM_HEADERS, (b"Vary", b"Accept"))
 _PAGE_RECORDS: Final = 500
 _LEAST_PAGE_BYTES: Final = 32 * 1024

@@ -16,8 +16,6 @@ from sampleapp.model import ReadRequest, ReadResult
 from sampleapp.records.positions import Cursor
 from sampleapp.web.server import Request
 
-__all__ = ["ReadTurn", "ReadTurns", "TopicReads"]
-
 _READS_AT_ONCE: Final = 16
 _READS_OF_ONE: Final = 8
 _LONG_READ_S: Final = 0.5

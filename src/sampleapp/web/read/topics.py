@@ -34,9 +34,6 @@ from sampleapp.web.rest_proxy_documents import (
 )
 from sampleapp.web.server import Request
 
-__all__ = ["KEPT_S", "Topics"]
-
-
 KEPT_S: Final = 2.0
 """The names of all topics are cached for this time, in seconds."""
 _NAMES_AT_ONCE: Final = 2000

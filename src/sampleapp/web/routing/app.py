@@ -56,8 +56,6 @@ from sampleapp.web.twisted_web import (
     render,
 )
 
-__all__ = ["AccessPolicy", "App", "BoundRoute", "Route", "Variant", "require_meaning"]
-
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 

@@ -15,16 +15,6 @@ from sampleapp.web.errors import MalformedRequest, MethodNotAllowed, PathNotFoun
 from sampleapp.web.responses import Response
 from sampleapp.web.rest_proxy_errors import LONGEST_PATH, not_found
 
-__all__ = [
-    "match_path",
-    "method_not_allowed",
-    "openapi_path",
-    "path_not_found",
-    "percent_decoded",
-    "rejection_of_method",
-    "variables_of",
-]
-
 _INCOMPLETE_ESCAPE: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _TRAILING_SLASH: Final = re.compile(rb"[^/]/\Z")
 _VARIABLE: Final = re.compile(r"<(?:[^<>]*:)?([^<>:]+)>")

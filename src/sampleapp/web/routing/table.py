@@ -16,8 +16,6 @@ from sampleapp.web.routing.app import App, BoundRoute, require_meaning
 from sampleapp.web.routing.paths import match_path, path_not_found, percent_decoded, rejection_of_method
 from sampleapp.web.server import SAFE, Handler, Request
 
-__all__ = ["RouteTable"]
-
 _MOST_CACHED: Final = 512
 _LONGEST_CACHED: Final = 1024
 

@@ -23,9 +23,6 @@ from sampleapp.web.errors import (
 )
 from sampleapp.web.server.fields import FieldParser
 
-__all__ = ["Body", "BodyMemory", "ChunkedBody", "MemoryReservation", "Owner", "SizedBody", "Unverified"]
-
-
 _STEPS_AT_ONCE: Final = 1000
 """Lines and parts of content that are parsed in one turn of the reactor: about a millisecond."""
 _STEPS_OF_TRAILER: Final = 5

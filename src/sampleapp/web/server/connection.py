@@ -52,8 +52,6 @@ from sampleapp.web.server.states import (
 from sampleapp.web.server.stream import ResponseStream, Streams, close_source
 from sampleapp.web.server.writer import LARGEST_PART, ClientEnd, ResponseWriter, client_end
 
-__all__ = ["HTTPConnection", "Server"]
-
 _MAX_REQUESTS_PER_TURN: Final = 50
 """The most pipelined requests of one connection that are answered in one turn of the reactor."""
 _LONGEST_TURN_S: Final = 0.005

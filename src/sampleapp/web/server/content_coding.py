@@ -27,8 +27,6 @@ from sampleapp.web.errors import (
 )
 from sampleapp.web.server.fields import BLANKS, Fields
 
-__all__ = ["CodedBody", "check_content_coding", "coding_of", "content_codings", "has_content"]
-
 _KEPT_PART: Final = 64 * 1024
 """The size of the parts in which a compressed body is kept, in bytes; each is dropped once it is decoded."""
 

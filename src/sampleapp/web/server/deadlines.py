@@ -22,8 +22,6 @@ from sampleapp.web.server.states import (
 from sampleapp.web.server.stream import ResponseStream
 from sampleapp.web.server.writer import ResponseWriter
 
-__all__ = ["CLOSE_IDLE_S", "Action", "Deadlines", "Missed"]
-
 # As nginx has them (lingering_timeout and lingering_time).
 _LINGER_IDLE_S: Final = 5.0
 _LINGER_S: Final = 30.0

@@ -14,8 +14,6 @@ from sampleapp.web.responses import Response
 from sampleapp.web.server.content_coding import CodedBody
 from sampleapp.web.server.request import Charge, Handler, Request
 
-__all__ = ["Decoding"]
-
 _DECODED_AT_ONCE: Final = 64 * 1024
 """Bytes that are decoded immediately, so that small bodies do not wait for a turn of the reactor."""
 _SLICE: Final = 256 * 1024

@@ -15,8 +15,6 @@ import httptools
 
 from sampleapp.web.errors import BodyTooLarge, HeaderTooLarge, MalformedRequest
 
-__all__ = ["BLANKS", "FieldParser", "Fields", "check_values"]
-
 _MAX_FIELDS: Final = 500
 _LONGEST_NAME: Final = 256
 

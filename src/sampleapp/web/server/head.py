@@ -24,19 +24,6 @@ from sampleapp.web.errors import (
 from sampleapp.web.server.content_coding import content_codings
 from sampleapp.web.server.fields import BLANKS, FieldParser, Fields
 
-__all__ = [
-    "END_OF_HEAD",
-    "MAX_HEAD",
-    "Head",
-    "PartialHead",
-    "check_host",
-    "is_host",
-    "parse_head",
-    "rejection_of_long_head",
-    "request_id_in",
-    "request_id_of",
-]
-
 MAX_HEAD: Final = 16 * 1024
 """The greatest length of a head, in bytes."""
 END_OF_HEAD: Final = b"\r\n\r\n"

@@ -15,8 +15,6 @@ from typing import Final
 
 from sampleapp.web.server.head import is_host
 
-__all__ = ["HostRule", "NotAHost", "check_host_name"]
-
 _EXAMPLE: Final = "gate.example.org"
 _WITH_PORT: Final = re.compile(r"([^:]+|\[.*\]):[0-9]*")
 

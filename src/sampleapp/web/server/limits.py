@@ -16,9 +16,6 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-__all__ = ["Descriptors", "Limits"]
-
-
 _MAX_KEPT_FREE: Final = 128
 
 

@@ -38,8 +38,6 @@ from sampleapp.web.server.limits import Limits
 from sampleapp.web.server.request import SAFE, Charge, Dispatch, Exchange, Handler, Peer, Request
 from sampleapp.web.server.states import BODY, HEADER, IDLE, ConnectionState
 
-__all__ = ["Rejection", "RequestReader", "RequestServer"]
-
 _CR: Final = 13
 
 

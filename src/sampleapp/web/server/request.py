@@ -22,22 +22,6 @@ from sampleapp.web.server.body import MemoryReservation
 from sampleapp.web.server.fields import Fields
 from sampleapp.web.server.head import Head
 
-__all__ = [
-    "SAFE",
-    "Charge",
-    "Dispatch",
-    "Exchange",
-    "ExtendResponse",
-    "FormRejection",
-    "Handler",
-    "OnResponse",
-    "Peer",
-    "Request",
-    "is_on_loopback",
-    "new_request_ids",
-]
-
-
 _RANDOM_BYTES: Final = 8
 
 

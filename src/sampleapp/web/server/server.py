@@ -48,8 +48,6 @@ from sampleapp.web.server.states import CLOSED, TRANSITIONS
 from sampleapp.web.server.stream import OnStreamEnd, Streams
 from sampleapp.web.server.writer import is_plain_socket
 
-__all__ = ["HTTPServer"]
-
 _SWEEP_S: Final = 1.0
 _DRAIN_GRACE_S: Final = 0.5
 """The time for which a connection without a request stays open at shutdown: a request may be in flight."""

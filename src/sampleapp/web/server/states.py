@@ -4,23 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = [
-    "BODY",
-    "CLOSED",
-    "CLOSING",
-    "HANDSHAKE",
-    "HEADER",
-    "IDLE",
-    "LINGERING",
-    "READING",
-    "RESPONDING",
-    "STREAMING",
-    "TRANSITIONS",
-    "WAITING",
-    "ConnectionState",
-    "IllegalTransition",
-]
-
 
 class ConnectionState:
     """A state of a connection. Only the transitions of the table below are allowed."""

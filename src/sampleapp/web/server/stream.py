@@ -17,9 +17,6 @@ from sampleapp.web.server.body import MemoryReservation
 from sampleapp.web.server.request import Exchange
 from sampleapp.web.server.writer import LARGEST_PART, ResponseWriter
 
-__all__ = ["MAX_UNSENT", "OnStreamEnd", "ResponseStream", "StreamEnd", "Streams", "close_source"]
-
-
 MAX_UNSENT: Final = 256 * 1024
 """The unsent bytes of a stream above which its source is told to wait."""
 

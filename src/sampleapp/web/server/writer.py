@@ -24,18 +24,6 @@ from zope.interface import implementer
 
 from sampleapp.web.responses import Response, SharedBody
 
-__all__ = [
-    "LARGEST_PART",
-    "ClientEnd",
-    "ResponseWriter",
-    "acknowledged",
-    "client_end",
-    "is_plain_socket",
-    "limit_unsent",
-    "unacknowledged",
-]
-
-
 # Linux has no other name for it (tcp(7), unix(7)).
 _SIOCOUTQ: Final = termios.TIOCOUTQ
 

@@ -19,36 +19,6 @@ import lz4.frame  # type: ignore[import-untyped] # it has no py.typed
 
 from sampleapp.decompression import Decompressor, GzipDecompressor
 
-__all__ = [
-    "ATTRIBUTES",
-    "ATTRIBUTES_AT",
-    "BATCH_OVERHEAD",
-    "CODEC",
-    "CRC",
-    "CRC_AT",
-    "FORMAT",
-    "FORMAT_AT",
-    "HEADER",
-    "LEADER_EPOCH",
-    "LEADER_EPOCH_AT",
-    "LENGTH",
-    "LENGTH_AT",
-    "LENGTH_COUNTS_FROM",
-    "LOG_APPEND_TIME",
-    "OFFSET",
-    "BatchTooLarge",
-    "Codec",
-    "CompressionError",
-    "UnsupportedCodec",
-    "codec_in",
-    "compress",
-    "decompress",
-    "decompressed_chunks",
-    "split",
-    "with_valid_lz4_header",
-]
-
-
 # In every format: the offset, the length of the rest, and the position of the format's number.
 OFFSET: Final = Struct(">q")
 LENGTH: Final = Struct(">i")

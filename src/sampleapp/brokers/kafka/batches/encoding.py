@@ -26,8 +26,6 @@ from sampleapp.brokers.kafka.batches.compression import (
 )
 from sampleapp.model import Record
 
-__all__ = ["encode_batch", "record_size", "record_sizes"]
-
 # The longest encodings of: the record's length, attributes, timestamp delta, offset delta, the lengths of key
 # and value, the number of headers.
 _RECORD_OVERHEAD = 5 + 1 + 10 + 5 + 5 + 5 + 5

@@ -35,15 +35,6 @@ from sampleapp.brokers.kafka.batches.record_decoding import (
 from sampleapp.brokers.kafka.protocol import AbortedTransaction
 from sampleapp.model import ConsumerRecord, with_epoch
 
-__all__ = [
-    "DEFAULT_MAX_BATCH_BYTES",
-    "FetchedPage",
-    "TooLargeBatch",
-    "UnreadableBatch",
-    "read_batches",
-    "read_gradually",
-]
-
 DEFAULT_MAX_BATCH_BYTES: Final = 64 * 1024 * 1024
 
 _TRANSACTIONAL = 0x10

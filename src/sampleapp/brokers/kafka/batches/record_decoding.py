@@ -41,17 +41,6 @@ from sampleapp.brokers.kafka.batches.compression import (
 )
 from sampleapp.model import ConsumerRecord
 
-__all__ = [
-    "OLD_FORMATS",
-    "RecordsError",
-    "Where",
-    "read_message",
-    "read_records",
-    "read_records_gradually",
-    "read_records_slowly",
-]
-
-
 _MAX_HEADERS = 10_000
 """The most headers of one record. A header takes two bytes in a batch, and many times that in memory."""
 _MAX_IN_C_BYTES = 4 * 1024 * 1024

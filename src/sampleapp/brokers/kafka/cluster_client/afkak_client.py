@@ -45,8 +45,6 @@ from sampleapp.brokers.kafka.protocol import (
 from sampleapp.brokers.kafka.protocol import TopicMetadata as DescribedTopic
 from sampleapp.concurrency.rates import Backoff
 
-__all__ = ["AfkakClient"]
-
 R = TypeVar("R")
 
 _NO_LEADER: Final = -1

@@ -29,18 +29,6 @@ from sampleapp.brokers.kafka.connections.diagnostics import ConnectionFailed, Fa
 from sampleapp.brokers.kafka.protocol import ProtocolError, Request, request_frame
 from sampleapp.concurrency.waiting import Waiters
 
-__all__ = [
-    "CLIENT_CLOSED",
-    "METADATA_UNUSABLE",
-    "SERVICE_FAULT",
-    "BrokerConnection",
-    "FrameProtocol",
-    "RequestFailed",
-    "request_failed",
-    "unknown_broker",
-]
-
-
 ApiRanges: TypeAlias = Mapping[int, tuple[int, int]]
 """The lowest and the highest version of each API that a broker supports, by API key."""
 

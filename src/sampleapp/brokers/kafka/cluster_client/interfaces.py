@@ -11,8 +11,6 @@ from twisted.internet.defer import Deferred
 from sampleapp.brokers.kafka.connections.diagnostics import FailureReason
 from sampleapp.brokers.kafka.protocol import Request, TopicMetadata
 
-__all__ = ["ClusterClient", "ConnectionListener"]
-
 R = TypeVar("R")
 
 

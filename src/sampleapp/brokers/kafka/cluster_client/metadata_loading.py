@@ -13,8 +13,6 @@ from sampleapp.brokers.kafka.cluster_client.broker_connection import RequestFail
 from sampleapp.brokers.kafka.connections.diagnostics import FailureReason
 from sampleapp.concurrency.waiting import Waiters
 
-__all__ = ["MetadataLoads", "ask_one_of"]
-
 _HEDGE_S: Final = 1.0
 """Seconds without a response after which the next broker is asked, too."""
 

@@ -15,8 +15,6 @@ from sampleapp.brokers.kafka.connections.sasl_mechanisms import Credentials, Tok
 from sampleapp.errors import StartUpError
 from sampleapp.files import changeable_by_all, is_readable_by_all, shown_path
 
-__all__ = ["PASSWORD_VARIABLE", "USERNAME_VARIABLE", "FileReader", "load_credentials", "load_token"]
-
 _MAX_BYTES: Final = 1024 * 1024
 
 USERNAME_VARIABLE: Final = "SAMPLEAPP_KAFKA_USERNAME"

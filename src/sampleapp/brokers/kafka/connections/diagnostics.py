@@ -23,28 +23,6 @@ from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.protocol import REQUIRED, Api, negotiate
 from sampleapp.outgoing.verified_tls import CertificateNotTrusted, WrongHost, openssl_reasons
 
-__all__ = [
-    "INCOMPATIBLE",
-    "NOT_KAFKA",
-    "NO_RESPONSE",
-    "UNREACHABLE",
-    "ConnectionFailed",
-    "FailureReason",
-    "Peer",
-    "address",
-    "closed",
-    "closed_while_securing",
-    "in_words",
-    "not_connected",
-    "not_kafka",
-    "not_usable",
-    "rejected_versions",
-    "silent",
-    "silent_while_securing",
-    "slow_to_connect",
-    "tls_failed",
-]
-
 
 class FailureReason(Struct, frozen=True):
     """One reason why a broker cannot be used."""

@@ -29,8 +29,6 @@ from sampleapp.brokers.kafka.connections.security import CurrentSecurity, Securi
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.protocol import ApiVersionsRequest, negotiate, software_version
 
-__all__ = ["make_endpoint_factory"]
-
 _ATTEMPT_DELAY_S: Final = 0.1
 """
 Delay between attempts to reach the addresses of one name: the recommended minimum (RFC 8305, section 5).

@@ -41,18 +41,6 @@ from sampleapp.brokers.kafka.protocol import (
     request_frame,
 )
 
-__all__ = [
-    "MAX_RESPONSE_BYTES",
-    "ConnectionClosed",
-    "HandshakeFactory",
-    "HandshakeProtocol",
-    "NotKafka",
-    "authenticate",
-    "closed_while_authenticating",
-    "silent_while_authenticating",
-]
-
-
 MAX_RESPONSE_BYTES: Final = 1024 * 1024
 """The longest answer that is accepted. The longest real one, to ApiVersions, has some hundred bytes."""
 

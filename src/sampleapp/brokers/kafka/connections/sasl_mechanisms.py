@@ -24,21 +24,6 @@ from typing import Final, TypeAlias
 
 from sampleapp.brokers.kafka.config import Mechanism
 
-__all__ = [
-    "MAX_ITERATIONS",
-    "MIN_ITERATIONS",
-    "Credentials",
-    "SaslError",
-    "SaslRejected",
-    "SaslSteps",
-    "ServerUnproven",
-    "Token",
-    "mechanism_steps",
-    "oauthbearer",
-    "plain",
-    "scram",
-]
-
 SaslSteps: TypeAlias = Generator[bytes, bytes, None]
 
 MIN_ITERATIONS: Final = 4096

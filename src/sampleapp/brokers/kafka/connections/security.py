@@ -27,8 +27,6 @@ from sampleapp.errors import StartUpError
 from sampleapp.outgoing.verified_tls import VerifiedConnections, client_context
 from sampleapp.tls import require_callbacks
 
-__all__ = ["REJECTION_INTERVAL_S", "CurrentSecurity", "Security"]
-
 
 class Security:
     """TLS and SASL settings from one reading of the files. No representation of them shows a secret."""

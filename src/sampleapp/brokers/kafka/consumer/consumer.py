@@ -11,8 +11,6 @@ from sampleapp.brokers.kafka.cluster_client import ClusterClient
 from sampleapp.brokers.kafka.consumer.fetcher import Fetcher
 from sampleapp.brokers.kafka.consumer.partition import FollowedPartition
 
-__all__ = ["Consumer"]
-
 
 class Consumer:
     """

@@ -26,8 +26,6 @@ from sampleapp.concurrency.waiting import Pause
 from sampleapp.interfaces import IRecordObserver
 from sampleapp.model import ConsumerRecord
 
-__all__ = ["Delivery"]
-
 # The limits of one slice. Whichever is reached first ends it.
 _SLICE_RECORDS: Final = 500
 _SLICE_BATCHED_RECORDS: Final = 2000

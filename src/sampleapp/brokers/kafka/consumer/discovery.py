@@ -28,8 +28,6 @@ from sampleapp.concurrency.waiting import Pause
 from sampleapp.errors import BrokerUnavailable, TopicNotAuthorized, UnknownTopic
 from sampleapp.model import is_legal_topic
 
-__all__ = ["Discovery", "TopicView", "Topics"]
-
 _UNKNOWN_AFTER_S: Final = 0.1
 """A new topic is not known to all brokers at once: another one is asked after this time, in seconds."""
 _DELETED_AFTER_S: Final = 1.0

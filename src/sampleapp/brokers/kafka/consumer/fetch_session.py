@@ -12,8 +12,6 @@ from msgspec import Struct
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.model import epoch_of
 
-__all__ = ["FetchSession", "SessionKey", "SessionRequest"]
-
 _MAX_EPOCH: Final = 2**31 - 1
 
 

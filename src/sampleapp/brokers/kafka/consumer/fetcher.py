@@ -40,8 +40,6 @@ from sampleapp.brokers.kafka.protocol import (
 from sampleapp.concurrency.waiting import Pause
 from sampleapp.model import FromTime, OffsetAndEpoch, epoch_of, with_epoch
 
-__all__ = ["Fetcher"]
-
 _MAX_WAIT_MS: Final = 500
 _POLL_S: Final = 0.05
 """The interval for a partition without records until the Fetch that waits has returned and can name it."""

@@ -13,8 +13,6 @@ from sampleapp.brokers.kafka.cluster_client import ClusterClient, RequestFailed,
 from sampleapp.brokers.kafka.connections.diagnostics import FailureReason
 from sampleapp.brokers.kafka.protocol import Request
 
-__all__ = ["Leaders", "Responses"]
-
 Responses: TypeAlias = "dict[int, list[Any] | RequestFailed]"
 """Those of leaders, by node id, in the order of the requests, or the failure of one of them."""
 

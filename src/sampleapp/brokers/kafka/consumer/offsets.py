@@ -11,8 +11,6 @@ from msgspec import Struct
 from sampleapp.brokers.kafka.protocol import EARLIEST, LATEST, ListedOffset, ListOffsetsRequest
 from sampleapp.model import FromEnd, FromTime, Start, epoch_of, with_epoch
 
-__all__ = ["Extent", "Name", "extent_requests", "extents_in", "first_offset"]
-
 Name: TypeAlias = "tuple[str, int]"
 """Topic and number of a partition."""
 

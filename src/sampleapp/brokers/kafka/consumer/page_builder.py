@@ -13,8 +13,6 @@ from sampleapp.brokers.kafka.consumer.partition_read import PartitionRead
 from sampleapp.concurrency.slices import TimeSlices
 from sampleapp.model import ConsumerRecord, GoneRecords
 
-__all__ = ["PageBuilder"]
-
 _SLICE_S: Final = 0.002
 _RECORDS_BETWEEN_CLOCK_READS: Final = 32
 """Records and headers."""

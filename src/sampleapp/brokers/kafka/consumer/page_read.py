@@ -32,8 +32,6 @@ from sampleapp.concurrency.slices import TimeSlices
 from sampleapp.errors import BrokerIncompatible, BrokerUnavailable, TopicNotAuthorized, UnknownPartition
 from sampleapp.model import ConsumerRecord, FromEnd, FromTime, ReadRequest, ReadResult
 
-__all__ = ["PageRead"]
-
 _METADATA_AGE_S: Final = 5.0
 """Partitions that were added, and a topic that was made again, are noticed after this time at most."""
 _RESOLVING_METADATA_AGE_S: Final = 0.5

@@ -13,17 +13,6 @@ from sampleapp.brokers.kafka.protocol import Fetched, follow_divergence
 from sampleapp.concurrency.rates import Backoff
 from sampleapp.model import EARLIEST, FromOffsets, OffsetAndEpoch, Start, epoch_of, with_epoch
 
-__all__ = [
-    "RETRY",
-    "SLICE_S",
-    "FollowedPartition",
-    "Follower",
-    "Found",
-    "PartitionEvent",
-    "PartitionState",
-    "Positions",
-]
-
 RETRY: Final = Backoff(first_s=0.1, max_s=5.0)
 """The delays between attempts to read."""
 SLICE_S: Final = 0.005

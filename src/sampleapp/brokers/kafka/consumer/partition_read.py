@@ -19,8 +19,6 @@ from sampleapp.model import (
     with_epoch,
 )
 
-__all__ = ["PartitionRead"]
-
 _RETRY: Final = Backoff(first_s=0.05, max_s=0.5)
 _BEYOND_AFTER_S: Final = 2.0
 """A position counts as beyond the end after this time, in seconds: a former leader may still answer."""

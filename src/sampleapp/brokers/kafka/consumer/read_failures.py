@@ -11,18 +11,6 @@ from sampleapp.brokers.kafka.connections.diagnostics import FailureReason
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.errors import BrokerIncompatible, BrokerUnavailable
 
-__all__ = [
-    "NOT_AUTHORIZED",
-    "NO_WHOLE_BATCH",
-    "ReadFailure",
-    "no_leader",
-    "read_failed",
-    "rejected",
-    "topic_rejected",
-    "unanswered",
-    "unreadable",
-]
-
 NOT_AUTHORIZED: Final = (
     "The service is not allowed to read the topic. In Kafka, it needs the rights READ and DESCRIBE."
 )

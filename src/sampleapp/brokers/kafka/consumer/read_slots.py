@@ -9,8 +9,6 @@ from msgspec import Struct
 from twisted.internet.defer import Deferred, succeed
 from typing_extensions import Self
 
-__all__ = ["ReadSlot", "ReadSlots"]
-
 
 class ReadSlots:
     """

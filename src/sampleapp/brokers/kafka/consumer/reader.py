@@ -19,8 +19,6 @@ from sampleapp.concurrency.slices import TimeSlices
 from sampleapp.errors import BrokerStopped, BrokerUnavailable, PublishError
 from sampleapp.model import ReadRequest, ReadResult
 
-__all__ = ["TopicReader"]
-
 IDLE_S: Final = 60.0
 """Seconds after the last read until the connections are closed. Kafka closes idle ones after 10 minutes."""
 MOST_READS: Final = 16

@@ -22,8 +22,6 @@ from sampleapp.concurrency.waiting import Pause, Waiters
 from sampleapp.interfaces import IRecordObserver, ISubscription
 from sampleapp.model import EARLIEST, FromOffsets, Start
 
-__all__ = ["METADATA_INTERVAL_S", "Subscription"]
-
 METADATA_INTERVAL_S: Final = 10.0
 """The time between two loads of metadata without errors, in seconds."""
 _CHECK_S: Final = 0.5

@@ -50,8 +50,6 @@ from sampleapp.errors import (
 from sampleapp.measures import Waiting
 from sampleapp.model import Record, RecordMetadata, is_legal_topic
 
-__all__ = ["Accumulator"]
-
 _response_of: Final = attrgetter("response")
 
 

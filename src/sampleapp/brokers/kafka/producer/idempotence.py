@@ -15,8 +15,6 @@ from sampleapp.brokers.kafka.protocol import InitProducerIdRequest, ProducerIden
 from sampleapp.concurrency.rates import Backoff
 from sampleapp.concurrency.waiting import Pause, Waiters
 
-__all__ = ["ProducerIds"]
-
 _BACKOFF: Final = Backoff(first_s=0.1, max_s=1.0)
 _TIMEOUT_S: Final = 5.0
 _NOT_GRANTED: Final = (

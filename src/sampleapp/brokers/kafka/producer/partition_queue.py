@@ -65,21 +65,6 @@ from sampleapp.errors import PublishError
 from sampleapp.interfaces import Outcome
 from sampleapp.model import Record, RecordIdentity, RecordMetadata
 
-__all__ = [
-    "MAY_BE_SENT",
-    "TRANSITIONS",
-    "Batch",
-    "BatchResult",
-    "Expired",
-    "IllegalTransition",
-    "PartitionQueue",
-    "Pending",
-    "QueueEvent",
-    "QueueState",
-    "ShortenedDeadlines",
-    "take_late",
-]
-
 _BACKOFF: Final = Backoff(first_s=0.05, max_s=0.4)
 _SUSPECT_S: Final = 10.0
 _MAX_EPOCH: Final = 2**15 - 2

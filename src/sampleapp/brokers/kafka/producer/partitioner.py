@@ -8,8 +8,6 @@ from typing import Final
 
 from sampleapp.model import RecordIdentity
 
-__all__ = ["hash_keys", "murmur2", "number_of", "partition_for_key"]
-
 _MASK = 0xFFFFFFFF
 _M = 0x5BD1E995
 _SEED = 0x9747B28C

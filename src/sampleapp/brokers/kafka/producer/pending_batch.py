@@ -30,8 +30,6 @@ from sampleapp.errors import PublishError
 from sampleapp.interfaces import Outcome
 from sampleapp.model import Record, RecordMetadata
 
-__all__ = ["PendingBatch"]
-
 _ONE_SLICE_RECORDS: Final = 1000
 """Up to this number of records, one slice takes all: records published later cannot overtake them."""
 _ONE_SLICE_HEADERS: Final = 20_000

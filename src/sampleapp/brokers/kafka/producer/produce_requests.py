@@ -14,9 +14,6 @@ from sampleapp.brokers.kafka.producer.partition_queue import Batch, PartitionQue
 from sampleapp.brokers.kafka.protocol import ProduceRequest, ProduceResponse
 from sampleapp.measures import BYTES, RECORDS, SECONDS, Distribution
 
-__all__ = ["BatchToSend", "Node", "ProduceRequests", "Timeouts", "Window"]
-
-
 BatchToSend: TypeAlias = tuple[PartitionQueue, Batch]
 """A queue, and the batch that it has begun to send."""
 

@@ -32,8 +32,6 @@ from sampleapp.interfaces import Outcome
 from sampleapp.measures import KafkaMeasures
 from sampleapp.model import Record, RecordMetadata
 
-__all__ = ["Producer", "ProducerSettings"]
-
 _BATCH_BYTES: Final = 128 * 1024
 _ATTEMPT_S: Final = 5.0
 """

@@ -41,8 +41,6 @@ from sampleapp.concurrency.waiting import Waiters
 from sampleapp.errors import IdempotencyKeyReused, OutcomeUnknown, PublishError, PublishTimedOut
 from sampleapp.model import FINGERPRINT_HEADER, Record, RecordMetadata, ReplayedRecord
 
-__all__ = ["ReplayDetection", "fingerprint_of", "with_fingerprint"]
-
 _NONCE_BYTES: Final = 8
 _NONCE_DIGITS: Final = 2 * _NONCE_BYTES
 _DIGEST_BYTES: Final = 24

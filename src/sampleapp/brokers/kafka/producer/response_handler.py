@@ -42,8 +42,6 @@ from sampleapp.brokers.kafka.producer.topic_metadata import TopicMetadata
 from sampleapp.brokers.kafka.protocol import Produced
 from sampleapp.errors import BrokerUnavailable, OutcomeUnknown, PublishError
 
-__all__ = ["DeliveryLog", "ResponseHandler", "Responses"]
-
 Responses: TypeAlias = Mapping[tuple[str, int], Produced]
 """A leader's answer for each partition, by topic and number."""
 

@@ -23,19 +23,6 @@ from sampleapp.errors import (
     UnknownPartition,
 )
 
-__all__ = [
-    "Action",
-    "Decision",
-    "decide",
-    "illegal_header",
-    "illegal_topic",
-    "not_recognised",
-    "rejection",
-    "unavailable",
-    "unknown_partition",
-    "wrong_clock",
-]
-
 
 class Action(Enum):
     """The next step for a batch that was not acknowledged."""

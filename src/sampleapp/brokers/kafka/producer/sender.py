@@ -31,8 +31,6 @@ from sampleapp.brokers.kafka.producer.response_handler import DeliveryLog, Respo
 from sampleapp.brokers.kafka.producer.topic_metadata import TopicMetadata
 from sampleapp.brokers.kafka.protocol import ProduceResponse
 
-__all__ = ["Sender"]
-
 _SLICE_S: Final = 0.0005
 """Maximum duration of a slice, in seconds, except for one large batch. The rest waits for the next slice."""
 _TICK_S: Final = 0.1

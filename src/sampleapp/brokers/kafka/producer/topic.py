@@ -15,8 +15,6 @@ from sampleapp.brokers.kafka.producer.partitioner import number_of, partition_fo
 from sampleapp.errors import PublishError
 from sampleapp.model import Record
 
-__all__ = ["Distributed", "PartitionBatch", "Topic", "TopicCheck"]
-
 _COMPARED: Final = 12
 """Maximum partitions compared for a record without a key; comparing all of them would take too long."""
 

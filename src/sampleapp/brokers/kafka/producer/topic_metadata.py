@@ -20,8 +20,6 @@ from sampleapp.brokers.kafka.producer.topic import Topic
 from sampleapp.concurrency.waiting import Pause
 from sampleapp.errors import IllegalTopic, OutcomeUnknown, PublishError, UnknownTopic
 
-__all__ = ["TopicMetadata"]
-
 _MISSING_S: Final = 1.0
 """A topic counts as missing after this time: brokers learn of a new topic one after another."""
 _CREATING_S: Final = 5.0

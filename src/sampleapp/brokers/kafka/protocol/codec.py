@@ -16,24 +16,6 @@ from uuid import UUID
 
 import msgspec
 
-__all__ = [
-    "FLEXIBLE",
-    "INT32",
-    "NULL_STRING",
-    "Api",
-    "Decoder",
-    "Fields",
-    "FlexibleDecoder",
-    "ProtocolError",
-    "Request",
-    "by_topic",
-    "negotiate",
-    "request_frame",
-    "string",
-    "with_epochs",
-]
-
-
 _INT8 = Struct(">b")
 _INT16 = Struct(">h")
 _INT32 = Struct(">i")

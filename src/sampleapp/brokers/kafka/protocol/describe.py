@@ -15,16 +15,6 @@ import msgspec
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.protocol.codec import Api, Decoder, Request
 
-__all__ = [
-    "OF_BROKER",
-    "OF_TOPIC",
-    "DescribeConfigsRequest",
-    "DescribeQuorumRequest",
-    "DescribedConfig",
-    "Quorum",
-]
-
-
 OF_TOPIC = 2
 """The type of a resource: a topic."""
 OF_BROKER = 4

@@ -22,15 +22,6 @@ from sampleapp.brokers.kafka.protocol.codec import (
 )
 from sampleapp.model import OffsetAndEpoch, epoch_of, with_epoch
 
-__all__ = [
-    "AbortedTransaction",
-    "FetchRequest",
-    "Fetched",
-    "SessionFetchRequest",
-    "SessionFetched",
-    "follow_divergence",
-]
-
 _LOG_START_OFFSET_SINCE = 5
 _SESSIONS_SINCE = 7
 _LEADER_EPOCH_SINCE = 9

@@ -10,8 +10,6 @@ import msgspec
 
 from sampleapp.brokers.kafka.protocol.codec import INT32, Api, Decoder, Request, by_topic, with_epochs
 
-__all__ = ["EARLIEST", "LATEST", "ListOffsetsRequest", "ListedOffset"]
-
 EARLIEST = -2
 """Instead of a timestamp: the first offset that the partition still has."""
 LATEST = -1

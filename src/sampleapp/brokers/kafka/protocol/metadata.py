@@ -13,15 +13,6 @@ import msgspec
 
 from sampleapp.brokers.kafka.protocol.codec import Api, Decoder, FlexibleDecoder, ProtocolError, Request
 
-__all__ = [
-    "BrokerAddress",
-    "ClusterMetadata",
-    "MetadataRequest",
-    "PartitionMetadata",
-    "TopicMetadata",
-    "TopicsRequest",
-]
-
 _OFFLINE_REPLICAS_SINCE = 5
 _LEADER_EPOCH_SINCE = 7
 _RIGHTS_SINCE = 8

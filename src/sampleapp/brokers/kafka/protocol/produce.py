@@ -10,9 +10,6 @@ import msgspec
 
 from sampleapp.brokers.kafka.protocol.codec import INT32, NULL_STRING, Api, Decoder, Request, string
 
-__all__ = ["InitProducerIdRequest", "ProduceRequest", "ProduceResponse", "Produced", "ProducerIdentity"]
-
-
 _IDENTITY = Struct(">ihqh")
 # As Java's producer does: without transactions, the transaction timeout is ignored.
 _NO_TIMEOUT = INT32.pack(0x7FFFFFFF)

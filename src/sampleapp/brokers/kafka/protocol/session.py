@@ -17,17 +17,6 @@ import msgspec
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.protocol.codec import INT32, Api, Decoder, ProtocolError, Request, string
 
-__all__ = [
-    "ApiVersions",
-    "ApiVersionsRequest",
-    "SaslAuthenticateRequest",
-    "SaslAuthenticated",
-    "SaslHandshakeRequest",
-    "SaslMechanisms",
-    "software_version",
-]
-
-
 _SOFTWARE_SINCE: Final = 3
 _THROTTLE_SINCE: Final = 1
 _RANGE = Struct(">hhh")
