@@ -153,6 +153,34 @@ def test_one_of_after_a_cut_is_not_read_again_with_one_of_before_it(setup):
     assert new.reset_at == []
 
 
+@pytest.mark.parametrize("count", [5, 7])
+def test_the_position_of_one_that_must_send_its_own_again_is_sent_before_it_shares_another(setup, count):
+    first, log = beside_one_that_waits(setup, count)
+    cluster = first.cluster
+    for each in list(cluster.add_partitions(3, topic="slow").values())[1:]:
+        each.append(b"x")
+    old = follow_from(first, OffsetAndEpoch(count - 1, 0))
+    log.cut(3)
+    append(log, values(2, LATER))
+    # Its request is rejected, because it has the epoch of the former leader.
+    cluster.run(0.06)
+    new = follow_from(first, OffsetAndEpoch(5, 1))
+    # The response with the end of the other one is handled in several slices: the first ends after that.
+    cluster.slow[1] = 0.1
+    fetches = len(cluster.fetches)
+    first.follow(Recorder(on_record=cluster.take(0.05)), topic="slow")
+    cluster.until(lambda: len(cluster.fetches) > fetches)
+    cluster.run(0.003)
+    cluster.logs[0].append(b"x")
+    cluster.run(0.2)
+    cluster.slow.clear()
+    append(log, values(5, LATER + 2))
+    cluster.until(lambda: old.reset_at and len(new.records) == 5)
+    cluster.run(1)
+    assert old.values()[1:] == [*values(3), *values(7, LATER)]
+    assert new.reset_at == []
+
+
 def test_one_that_is_cut_at_the_position_goes_on(setup):
     cluster = filled()
     following = setup(cluster)

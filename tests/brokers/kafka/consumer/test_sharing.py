@@ -176,8 +176,10 @@ def test_one_that_takes_long_to_deliver_does_not_hold_up_the_others(setup):
     assert all(0 < each < 50 for each in behind)
 
 
-def test_two_of_one_topic_each_get_everything_and_cost_no_more_than_one(setup):
+@pytest.mark.parametrize("tells_epochs", [True, False])
+def test_two_of_one_topic_each_get_everything_and_cost_no_more_than_one(setup, tells_epochs):
     cluster = Cluster(partitions=2, brokers=(1,))
+    cluster.tells_epochs = tells_epochs
     for log in cluster.logs.values():
         for number in range(40):
             log.append(*values(100, 100 * number))

@@ -257,7 +257,7 @@ class _Loop:
             if fetched.error in (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID):
                 partition.discard_unread_position()
         elif fetched.diverging is not None:
-            self._diverged(partition, fetched.diverging, asked_from)
+            self._diverged(partition, fetched.diverging)
         elif fetched.records:
             self.forget(partition)
             partition.begin_delivery(self._rounds)
@@ -267,11 +267,9 @@ class _Loop:
             partition.note_nothing(is_alone=is_alone, now_s=self._clock.seconds())
             self._nothing(partition, is_alone=is_alone)
 
-    def _diverged(self, partition: FollowedPartition, end: OffsetAndEpoch, asked_from: int) -> None:
-        position = partition.position or 0
-        # Otherwise, the response is for the position of another subscription.
-        is_its_own = (position, epoch_of(position)) == (asked_from, epoch_of(asked_from))
-        if is_its_own and partition.note_diverging(end):
+    def _diverged(self, partition: FollowedPartition, end: OffsetAndEpoch) -> None:
+        position = partition.position
+        if partition.note_diverging(end):
             _reset(
                 partition,
                 f"Partition {partition.number} was cut at offset {end}, before the position {position!r}, by "
@@ -394,7 +392,8 @@ class _Waiting(_Loop):
 
     async def _round(self) -> bool:
         now_s = self._clock.seconds()
-        for partition in list(self._fetcher.ready):
+        # Those that wait first: they may share a position only with others that the leader's log has, too.
+        for partition in sorted(self._fetcher.ready, key=lambda each: each.state is PartitionState.READY):
             if self._may_name(partition, now_s):
                 self._take(partition)
         self.is_taking = False
@@ -449,10 +448,13 @@ class _Waiting(_Loop):
             # One that is behind others of its name is read by itself until it has come to the end.
             return partition.retry_at_s <= now_s and others is None
         is_of_another_topic = name in self._keys and self._keys[name].topic_id != partition.follower.topic_id
-        is_of_another_epoch = others is not None and others[0].leader_epoch != partition.leader_epoch
-        return (
-            partition.state is PartitionState.WAITING and not is_of_another_topic and not is_of_another_epoch
+        # The log of one leader only grows, and another leader rejects the epoch.
+        may_share = (
+            others is None
+            or partition.leader_epoch == others[0].leader_epoch >= 0
+            or _asks_the_same(partition, others[0])
         )
+        return partition.state is PartitionState.WAITING and not is_of_another_topic and may_share
 
 
 class _NotWaiting(_Loop):
