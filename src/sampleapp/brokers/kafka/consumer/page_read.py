@@ -277,8 +277,8 @@ class PageRead:
             node_id: [self._fetch_request(led, view, size, is_tiered=is_tiered)]
             for node_id, led in for_leaders.items()
         }
-        expected_bytes = len(asked) * size + page.room_bytes + _WORKING_BYTES
-        async with self._slots.slot(expected_bytes, leader=_only(for_leaders)) as slot:
+        page_bytes = page.room_bytes + _WORKING_BYTES
+        async with self._slots.slot(len(asked) * size + page_bytes, leader=_only(for_leaders)) as slot:
             if self._clock.seconds() >= self._deadline_s:
                 # It has waited for its turn all the time.
                 return
@@ -289,7 +289,7 @@ class PageRead:
                 if isinstance(response, list)
                 for each in response[0]
             )
-            slot.grow_to(received_bytes + page.room_bytes + _WORKING_BYTES)
+            slot.grow_to(received_bytes + page_bytes)
             with_records: list[PartitionRead] = []
             for node_id, led in for_leaders.items():
                 await self._visit(led)

@@ -167,6 +167,10 @@ class FlexibleDecoder(Decoder):
 
     def tags(self) -> dict[int, bytes]:
         """Tagged fields at the end of a structure, by tag."""
+        if self.at < self.end and self.body[self.at] == 0:
+            # There are none, as nearly always.
+            self.at += 1
+            return {}
         return {self._uvarint(): bytes(self._take(self._uvarint())) for _ in range(self._uvarint())}
 
     def finish(self) -> None:

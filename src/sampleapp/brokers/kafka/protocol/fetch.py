@@ -38,8 +38,10 @@ _PARTITION_V12 = Struct(">iiqiqi")
 
 _NO_TOPIC_ID = UUID(int=0)
 
-_SESSION = Struct(">hi")
+_THROTTLE_TIME = Struct(">4x")
+_THROTTLE_TIME_AND_SESSION = Struct(">4xhi")
 _STATE = Struct(">ihqq")
+_STATE_V5 = Struct(">ihqqq")
 _ABORTED = Struct(">qq")
 _DIVERGING_EPOCH_TAG = 0
 _DIVERGING_EPOCH = Struct(">iq")
@@ -180,8 +182,8 @@ class _Fetch(Request[R_co], frozen=True, kw_only=True):
         return (fields.count(0),)
 
     def _read_all(self, version: int, reader: Decoder) -> SessionFetched:
-        reader.int32()  # throttle time
-        error, session_id = reader.fields(_SESSION) if version >= _SESSIONS_SINCE else (0, 0)
+        head = _THROTTLE_TIME_AND_SESSION if version >= _SESSIONS_SINCE else _THROTTLE_TIME
+        error, session_id = reader.fields(head) or (0, 0)
         names = {topic_id: topic for topic, topic_id in self.topic_ids.items()}
         found: list[Fetched] = []
         for _ in range(reader.count(_SMALLEST_TOPIC)):
@@ -280,8 +282,9 @@ def _partition_writer(version: int, max_bytes: int) -> Callable[[tuple[int, int,
 
 
 def _partition(version: int, topic: str, reader: Decoder) -> Fetched:
-    partition, error, high_watermark, last_stable_offset = reader.fields(_STATE)
-    log_start_offset = reader.int64() if version >= _LOG_START_OFFSET_SINCE else -1
+    partition, error, high_watermark, last_stable_offset, log_start_offset = (
+        reader.fields(_STATE_V5) if version >= _LOG_START_OFFSET_SINCE else (*reader.fields(_STATE), -1)
+    )
     aborted = tuple(_aborted(reader) for _ in range(reader.nullable_count(_ABORTED.size)))
     if version >= _RACKS_SINCE:
         reader.int32()  # preferred read replica: only for clients that send their rack (KIP-392)
