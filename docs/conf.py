@@ -115,9 +115,35 @@ class CommandOptions(SphinxDirective):
             # A hook's URL is the sender's.
             if isinstance(option, click.Option) and (option.envvar is None or name == "hook"):
                 shown, text = option.get_help_record(context)
-                text = re.sub(r"--[a-z-]+", r"``\g<0>``", re.sub(r"([*|])", r"\\\1", text))
-                lines += [f".. option:: {shown}", "", f"   {text}", ""]
+                lines += [f".. option:: {shown}", "", f"   {_marked(text)}", ""]
         return self.parse_text_to_nodes("\n".join(lines))
+
+
+class ServiceOption(SphinxDirective):
+    """An option of the service: its help and its default, from the code, and the text of the page."""
+
+    required_arguments = 1
+    has_content = True
+
+    def run(self) -> list[nodes.Node]:
+        """Return the description."""
+        option = next(each for group in GROUPS.values() for each in group if each.name == self.arguments[0])
+        value = f" <{option.kind.name.lower()}>" if option.kind else ""
+        names = [f"--{option.name}{value}", *([f"-{option.short}{value}"] if option.short else [])]
+        text = _marked(option.help)
+        if option.kind and option.default:
+            text += f" Default: ``{option.default}``."
+        lines = [f".. option:: {', '.join(names)}", "", f"   {text}", ""]
+        return self.parse_text_to_nodes("\n".join([*lines, *(f"   {line}" for line in self.content)]))
+
+
+def _marked(text: str) -> str:
+    """Return plain text as reStructuredText, with its options, URLs and paths as literals."""
+    return re.sub(
+        r"(--[a-z-]+|/[a-z]\S*[\w}]|\w[\w-]*[:/=]\S*[\w*}]|\w[\w-]*-\*)|[*|]",
+        lambda match: f"``{match[1]}``" if match[1] else f"\\{match[0]}",
+        text,
+    )
 
 
 def _table(widths: str, rows: list[list[str]]) -> str:
@@ -146,6 +172,7 @@ def setup(app: Any) -> None:
     app.add_directive("options-table", OptionsTable)
     app.add_directive("metrics-table", MetricsTable)
     app.add_directive("command-options", CommandOptions)
+    app.add_directive("service-option", ServiceOption)
 
 
 def _label_cells(*event: Any) -> None:
