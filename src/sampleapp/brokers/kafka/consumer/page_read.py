@@ -13,10 +13,9 @@ from twisted.internet.task import deferLater
 from sampleapp.brokers.kafka.batches import UnreadableBatch, read_gradually
 from sampleapp.brokers.kafka.cluster_client import RequestFailed
 from sampleapp.brokers.kafka.consumer.discovery import Topics, TopicView
-from sampleapp.brokers.kafka.consumer.leaders import Leaders
+from sampleapp.brokers.kafka.consumer.leaders import Leaders, ReadSlots
 from sampleapp.brokers.kafka.consumer.offsets import Extent, Name, extent_requests, extents_in
-from sampleapp.brokers.kafka.consumer.page_builder import PageBuilder
-from sampleapp.brokers.kafka.consumer.partition_read import PartitionRead
+from sampleapp.brokers.kafka.consumer.page import PageBuilder, PartitionRead
 from sampleapp.brokers.kafka.consumer.read_failures import (
     NO_WHOLE_BATCH,
     NOT_AUTHORIZED,
@@ -25,7 +24,6 @@ from sampleapp.brokers.kafka.consumer.read_failures import (
     rejected,
     unreadable,
 )
-from sampleapp.brokers.kafka.consumer.read_slots import ReadSlots
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.protocol import Fetched, FetchRequest
 from sampleapp.concurrency.slices import TimeSlices

@@ -12,9 +12,8 @@ from twisted.logger import Logger
 from sampleapp.brokers.kafka.batches import DEFAULT_MAX_BATCH_BYTES
 from sampleapp.brokers.kafka.cluster_client import ClusterClient
 from sampleapp.brokers.kafka.consumer.discovery import Topics
-from sampleapp.brokers.kafka.consumer.leaders import Leaders
+from sampleapp.brokers.kafka.consumer.leaders import Leaders, ReadSlots
 from sampleapp.brokers.kafka.consumer.page_read import PageRead
-from sampleapp.brokers.kafka.consumer.read_slots import ReadSlots
 from sampleapp.concurrency.slices import TimeSlices
 from sampleapp.errors import BrokerStopped, BrokerUnavailable, PublishError
 from sampleapp.model import ReadRequest, ReadResult
