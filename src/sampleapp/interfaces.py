@@ -256,7 +256,8 @@ class IBroker(Interface):
         Nothing is kept between two calls: reading goes on when the caller passes the positions of the
         result. A partition of which records are gone, or that ends before the offset, is reported and not
         read; the others are read. All records between the position that was passed and the one that is
-        returned are in the result, unless the records were never committed or were compacted away.
+        returned are in the result, unless the records were never committed, were compacted away, or do not
+        have the key of the request.
 
         With a limit above 0, either a record is returned, or a position moves, or there was nothing
         more to read. No partition is left out call after call because others have many records.

@@ -398,6 +398,8 @@ class ReadRequest(Struct, frozen=True, kw_only=True):
     """
     caller: str = ""
     """The caller, or its address: a broker may let the reads of callers take turns."""
+    key: bytes | None = None
+    """If set, a broker may leave out records with other keys, or none. They count for the limit."""
 
 
 class GoneRecords(Struct, frozen=True):
@@ -450,6 +452,8 @@ class ReadResult(Struct, frozen=True, kw_only=True):
     """The partitions with records that are not committed yet, after those that can be read."""
     partitions: int
     """The number of partitions that the topic has now. They are numbered from 0."""
+    left_out: int = 0
+    """Records before the positions that the broker has left out, since they do not have the key."""
 
     @property
     def is_up_to_date(self) -> bool:

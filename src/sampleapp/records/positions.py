@@ -259,7 +259,9 @@ class Cursor:
         """
         return self._text_at(self.topic_id, self.offsets)
 
-    def request(self, *, limit: int, max_bytes: int, caller: str = "") -> ReadRequest:
+    def request(
+        self, *, limit: int, max_bytes: int, caller: str = "", key: bytes | None = None
+    ) -> ReadRequest:
         """Return the next read; for its arguments see `ReadRequest`."""
         starts: Mapping[int, ReadStart | None] = self.offsets
         if self.partitions is not None:
@@ -268,7 +270,13 @@ class Cursor:
             starts = {**self.offsets, **dict.fromkeys(self.skipped)}
         others = self.start if self.partitions is None else None
         return ReadRequest(
-            topic=self.topic, starts=starts, others=others, limit=limit, max_bytes=max_bytes, caller=caller
+            topic=self.topic,
+            starts=starts,
+            others=others,
+            limit=limit,
+            max_bytes=max_bytes,
+            caller=caller,
+            key=key,
         )
 
     def look(self) -> ReadRequest:

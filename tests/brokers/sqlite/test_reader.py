@@ -12,17 +12,29 @@ from sampleapp.brokers.sqlite.store import Store
 from sampleapp.errors import BrokerStopped, BrokerUnavailable, UnknownTopic
 from sampleapp.model import EARLIEST, FromEnd, FromOffset, FromTime, GoneRecords, ReadRequest, RecordMetadata
 from tests.support.brokers import eventually, outcomes, record, settled, turns, within
+from tests.support.record_pages import PageService
 from tests.support.sqlite import new_broker, other_connection, running
 
 
-def read(broker, start=EARLIEST, *, topic="t", limit=100, max_bytes=1_000_000, caller=""):
+def read(broker, start=EARLIEST, *, topic="t", limit=100, max_bytes=1_000_000, caller="", key=None):
     return broker.read(
-        ReadRequest(topic=topic, others=start, limit=limit, max_bytes=max_bytes, caller=caller)
+        ReadRequest(topic=topic, others=start, limit=limit, max_bytes=max_bytes, caller=caller, key=key)
     )
 
 
 def offsets(result):
     return [each.offset for each in result.records]
+
+
+async def answered(service, target):
+    asked = service.ask(target, settle_s=0)
+
+    def is_answered():
+        service.clock.advance(0.001)
+        return asked.is_answered
+
+    await eventually(is_answered)
+    return asked.page
 
 
 def delete(path, condition):
@@ -131,6 +143,54 @@ async def test_damaged_headers_are_reported_where_they_are(path, damage):
             assert str(path) not in str(failed)
         assert offsets(await within(read(broker, 51))) == list(range(51, 100))
         assert offsets(await within(read(broker, limit=50))) == list(range(50))
+
+
+@pytest.mark.parametrize("step", [1, 3, 5000])
+@pytest_twisted.ensureDeferred
+async def test_only_records_with_the_key_leave_the_store_and_the_others_are_counted(path, monkeypatch, step):
+    monkeypatch.setattr(reader, "_STEP_KEYS", step)
+    keys = [None, b"", b"k", b"kk", b"\xff", b"\xc3\xa9", b"k\x00", b"k", None, b"k"]
+    async with running(path) as broker:
+        await settled(broker, [record("t", b"x" * n, key=key) for n, key in enumerate(keys)])
+        with other_connection(path) as connection:
+            # As an operator may have inserted it.
+            connection.execute("UPDATE record SET key = 'é' WHERE offset = 8")
+        keys[8] = b"\xc3\xa9"
+        delete(path, "offset IN (0, 4)")
+        for key in {*keys, b"absent"} - {None}:
+            for max_bytes in (1, 1_000_000):
+                position, found, left_out = 1, [], 0
+                while position < len(keys):
+                    result = await within(read(broker, position, max_bytes=max_bytes, key=key))
+                    assert result.positions[0] > position
+                    assert len(result.records) + result.left_out == result.positions[0] - position <= step
+                    assert {each.key for each in result.records} <= {key}
+                    position, found = result.positions[0], found + offsets(result)
+                    left_out += result.left_out
+                expected = [n for n, each in enumerate(keys) if each == key and n not in (0, 4)]
+                assert (found, left_out) == (expected, 9 - len(expected))
+                assert result.is_up_to_date
+        assert offsets(await within(read(broker, EARLIEST, limit=2, key=b"k"))) == [2][: step - 1]
+        assert offsets(await within(read(broker, FromEnd(1), key=b"k"))) == [9]
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_page_of_a_key_looks_at_a_hundred_thousand_records_in_the_store(path):
+    async with running(path) as broker:
+        await settled(broker, [record("t", key=b"other")])
+        with other_connection(path) as connection:
+            connection.execute(
+                "WITH RECURSIVE more (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM more WHERE n < 100005)"
+                " INSERT INTO record (topic_id, offset, timestamp_ms, key)"
+                " SELECT topic_id, n, timestamp_ms, CASE WHEN n = 100005 THEN CAST('k' AS BLOB) ELSE key END"
+                " FROM record, more"
+            )
+            connection.execute("UPDATE topic SET next_offset = 100006")
+        service = PageService(broker=broker)
+        page = await answered(service, "?key=k")
+        assert (page.status, page.position.partition("~")[2], page.is_up_to_date) == (204, "100000", False)
+        page = await answered(service, page.next)
+        assert (page.places, page.is_up_to_date) == ([(0, 100_005)], True)
 
 
 @pytest_twisted.ensureDeferred

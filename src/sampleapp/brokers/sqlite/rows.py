@@ -250,9 +250,14 @@ _FEW_RECORDS: Final = 32
 # fifth less time. All versions of SQLite allow 999 parameters.
 _INSERT_AT_ONCE = INSERT + ", (?, ?, ?, ?, ?, ?)" * (_ROWS_AT_ONCE - 1)
 # A value that an operator has inserted by hand may be text. CAST converts it to bytes.
-_SELECT = (
+_SELECT_ANY = (
     "SELECT offset, timestamp_ms, CAST(key AS BLOB), CAST(value AS BLOB), headers FROM record"
-    " WHERE topic_id = ? AND offset >= ? AND offset < ? ORDER BY offset LIMIT ?"
+    " WHERE topic_id = ? AND offset >= ? AND offset < ?"
+)
+_SELECT = _SELECT_ANY + " ORDER BY offset LIMIT ?"
+# SQLite knows the length of a key without reading it, and never reads the values of other keys.
+_SELECT_KEY = (
+    _SELECT_ANY + " AND (length(key) = ? OR typeof(key) = 'text') AND CAST(key AS BLOB) = ? ORDER BY offset"
 )
 # Many records as one row: Python's global lock is released once, instead of at each record. An inner SELECT
 # would be a fifth slower. For large values, SQLite knows the length without reading them.
@@ -541,7 +546,7 @@ def page(connection: sqlite3.Connection, topic: str, offset: int, max_records: i
         if many is not None:
             # Its records are only iterated.
             return Page(many, offset, many.offsets[-1] + 1, end, size=many.size)  # type: ignore[arg-type]
-    records, size = _read_singly(connection, topic, (topic_id, offset, end, max_records), max_bytes)
+    records, size = _read_singly(connection, topic, _SELECT, (topic_id, offset, end, max_records), max_bytes)
     if len(records) == max_records or size >= max_bytes:
         return Page(records, offset, records[-1].offset + 1, end, size=size)
     # Skip offsets that an operator has deleted by hand.
@@ -549,7 +554,13 @@ def page(connection: sqlite3.Connection, topic: str, offset: int, max_records: i
 
 
 def section(
-    connection: sqlite3.Connection, topic: str, start: ReadStart, max_records: int, max_bytes: int
+    connection: sqlite3.Connection,
+    topic: str,
+    start: ReadStart,
+    max_records: int,
+    max_bytes: int,
+    *,
+    key: bytes | None = None,
 ) -> Section | None:
     """Read a topic from its start or an exact position on; see `Store.section`."""
     found = _find_topic(connection, topic)
@@ -567,7 +578,14 @@ def section(
         position = max(earliest, end - start.count)
     else:
         raise TypeError("a time is searched for gradually, with `search_time`")
-    if max_records and earliest <= position < end:
+    if max_records and earliest <= position < end and key is not None:
+        until = min(position + max_records, end)
+        where = (topic_id, position, until, len(key), key)
+        records, size = _read_singly(connection, topic, _SELECT_KEY, where, max_bytes)
+        if size >= max_bytes:
+            until = records[-1].offset + 1
+        found_page = Page(records, position, until, end, size=size)
+    elif max_records and earliest <= position < end:
         left = end - position
         # Up to the end at once. Only a few records are read faster one by one.
         count = min(max_records, left) if left >= _FEW_RECORDS else max_records
@@ -592,10 +610,10 @@ def search_time(
 
 
 def _read_singly(
-    connection: sqlite3.Connection, topic: str, where: tuple[int, int, int, int], max_bytes: int
+    connection: sqlite3.Connection, topic: str, select: str, where: tuple[int | bytes, ...], max_bytes: int
 ) -> tuple[list[ConsumerRecord], int]:
     """:return: the records, and their bytes."""
-    cursor = connection.execute(_SELECT, where)
+    cursor = connection.execute(select, where)
     records: list[ConsumerRecord] = []
     size = 0
     try:

@@ -163,16 +163,21 @@ class Store:
         """
         return self._read(lambda connection: page(connection, topic, offset, max_records, max_bytes))
 
-    def section(self, topic: str, start: ReadStart, *, max_records: int, max_bytes: int) -> Section | None:
+    def section(
+        self, topic: str, start: ReadStart, *, max_records: int, max_bytes: int, key: bytes | None = None
+    ) -> Section | None:
         """
         Read a part of a topic.
 
         :param start: an exact offset, or a start that is not a time.
         :param max_records: with 0, only the positions are looked up.
         :param max_bytes: of keys, values and headers; at least one record is read, whatever its size.
+        :param key: of the records to read; with it, ``max_records`` counts those that are left out, too.
         :return: ``None`` if the topic does not exist.
         """
-        return self._read(lambda connection: section(connection, topic, start, max_records, max_bytes))
+        return self._read(
+            lambda connection: section(connection, topic, start, max_records, max_bytes, key=key)
+        )
 
     def search_time(self, topic: str, timestamp_ms: int, *, first: int, until: int) -> TimeSearch:
         """

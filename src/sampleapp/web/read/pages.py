@@ -120,7 +120,7 @@ class _Search:
                     self.found.append(record)
                     self._found_bytes += record.size
                     self.found_memory += _memory_of([record])
-        self._searched += len(result.records)
+        self._searched += len(result.records) + result.left_out
         self._searched_bytes += sum([record.size for record in result.records])
         return left
 
@@ -289,11 +289,19 @@ class RecordPages:
         return _Found([], is_up_to_date=False)
 
     async def _read(
-        self, request: Request, turn: ReadTurn, cursor: Cursor, limit: int, *, found_memory: int = 0
+        self,
+        request: Request,
+        turn: ReadTurn,
+        cursor: Cursor,
+        limit: int,
+        *,
+        key: bytes | None = None,
+        found_memory: int = 0,
     ) -> ReadResult:
         """
         Wait for a turn, read the next records, count their memory, and move behind them.
 
+        :param key: see `ReadRequest`.
         :param found_memory: the memory of the records that are there already, in bytes.
         """
         # After those of others, if it has read before.
@@ -303,7 +311,7 @@ class RecordPages:
             # Reading a page for nothing would keep others waiting.
             request.reservation.require_part(_PAGE_BYTES)
         # Brokers limit how much is read at one time; from here on it is counted.
-        result = await turn.read(cursor, limit=limit, max_bytes=_PAGE_BYTES)
+        result = await turn.read(cursor, limit=limit, max_bytes=_PAGE_BYTES, key=key)
         if request.reservation is not None:
             request.reservation.resize(found_memory + _memory_of(result.records))
         cursor.require_all(result)
@@ -320,7 +328,12 @@ class RecordPages:
             before = cursor.offsets
             try:
                 result = await self._read(
-                    request, turn, cursor, _SEARCHED_AT_ONCE, found_memory=search.found_memory
+                    request,
+                    turn,
+                    cursor,
+                    _SEARCHED_AT_ONCE,
+                    key=parameters.key,
+                    found_memory=search.found_memory,
                 )
             except SampleAppError as error:
                 if search.found:

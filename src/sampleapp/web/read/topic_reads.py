@@ -43,14 +43,16 @@ class TopicReads:
         reading: Deferred[ReadResult] = self._broker.read(request)
         return reading.addCallback(self._count).addBoth(self._end)
 
-    def read_on(self, cursor: Cursor, *, limit: int, max_bytes: int, caller: str) -> Deferred[ReadResult]:
+    def read_on(
+        self, cursor: Cursor, *, limit: int, max_bytes: int, caller: str, key: bytes | None = None
+    ) -> Deferred[ReadResult]:
         """
         Read a topic from a cursor, which does not move; see `ReadRequest`.
 
         :return: fires with the result. If a position names partitions that the topic does not have, it has no
             records, and is a problem of the cursor. Fails as `IBroker.read` does.
         """
-        reading = self.read(cursor.request(limit=limit, max_bytes=max_bytes, caller=caller))
+        reading = self.read(cursor.request(limit=limit, max_bytes=max_bytes, caller=caller, key=key))
         # No coroutine: if its caller goes away, a failure inside another one is a cycle.
         return reading if cursor.partitions is not None else reading.addErrback(self._look, cursor)
 
@@ -67,7 +69,7 @@ class TopicReads:
         return self.read(cursor.look()).addCallback(judge)
 
     def _count(self, result: ReadResult) -> ReadResult:
-        self.records += len(result.records)
+        self.records += len(result.records) + result.left_out
         return result
 
     def _end(self, result: T) -> T:
@@ -123,7 +125,9 @@ class ReadTurn:
             waiting.addTimeout(_LONGEST_WAIT_S, self._clock, onTimeoutCancel=_raise_too_many)
         return waiting.addCallback(self._begun)
 
-    def read(self, cursor: Cursor, *, limit: int, max_bytes: int) -> Deferred[ReadResult]:
+    def read(
+        self, cursor: Cursor, *, limit: int, max_bytes: int, key: bytes | None = None
+    ) -> Deferred[ReadResult]:
         """Read a topic as `TopicReads.read_on` does. If that takes long, the turn ends before it."""
         timer = self._clock.callLater(_LONG_READ_S, self.end)
 
@@ -132,7 +136,7 @@ class ReadTurn:
                 timer.cancel()
             return result
 
-        reading = self._reads.read_on(cursor, limit=limit, max_bytes=max_bytes, caller=self._caller)
+        reading = self._reads.read_on(cursor, limit=limit, max_bytes=max_bytes, caller=self._caller, key=key)
         return reading.addBoth(is_read)
 
     def end(self) -> None:
