@@ -8,6 +8,7 @@ not run.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import grp
 import json
@@ -618,6 +619,24 @@ def test_the_pages_about_kubernetes_probe_as_the_manifest_does(project):
     page = (project / "docs/howto/containers.rst").read_text(encoding="utf-8")
     assert "All probes ask ``/live``" in page
     assert f"for {delay} seconds more" in page
+
+
+# Texts of Twisted and of other programs, and one that is made from two.
+NOT_OURS = {"address already in use", "another twistd server is running", "twistd.pid", "kafka is not ready"}
+
+
+def test_the_page_about_troubleshooting_has_the_lines_of_the_log_as_the_code_has_them(project):
+    texts = "\n".join(
+        node.value.lower()
+        for path in (project / "src").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    )
+    page = (project / "docs/howto/troubleshooting.rst").read_text(encoding="utf-8").partition("Symptoms")[0]
+    lines = re.findall(r"``(.*?)``", " ".join(re.findall(r"^   (``.*?) \| ", page, re.MULTILINE)))
+    parts = {part.strip(" .,:()").lower() for line in lines for part in re.split("…|; ", line)}
+    assert len(parts) > 50
+    assert {part for part in parts if part not in texts} == NOT_OURS
 
 
 UNITS = {"seconds": 1, "KiB": 1024, "MiB": 1024**2, "": 1}
