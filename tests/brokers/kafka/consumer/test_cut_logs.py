@@ -181,6 +181,33 @@ def test_the_position_of_one_that_must_send_its_own_again_is_sent_before_it_shar
     assert new.reset_at == []
 
 
+def test_its_position_is_sent_again_if_a_quota_has_left_the_first_response_empty(setup):
+    first, log = beside_one_that_waits(setup, 7)
+    cluster = first.cluster
+    old = follow_from(first, OffsetAndEpoch(7, 0))
+    log.cut(3)
+    append(log, values(2, LATER))
+    cluster.run(0.06)
+    # The other loop is busy with the new one for so long that the Fetch that waits names the old one.
+    cluster.slow[1] = 0.2
+    new = PositionRecorder()
+    first.follow(new, topic="cut", start=FromOffset(OffsetAndEpoch(5, 1)))
+    cluster.run(0.01)
+    cluster.slow[1] = 0
+    cluster.run(0.1)
+    cluster.logs[0].append(b"x")
+    while not isinstance(cluster.fetches[-1][1], SessionFetchRequest):
+        cluster.run(0.001)
+    assert ("cut", [(0, 7)]) in cluster.fetches[-1][1].topics
+    cluster.throttled = 1
+    cluster.run(0.5)
+    append(log, values(5, LATER + 2))
+    cluster.until(lambda: old.reset_at and len(new.records) == 5)
+    cluster.run(1)
+    assert old.values() == [*values(3), *values(7, LATER)]
+    assert new.reset_at == []
+
+
 def test_one_that_is_cut_at_the_position_goes_on(setup):
     cluster = filled()
     following = setup(cluster)

@@ -381,10 +381,14 @@ class _Waiting(_Loop):
             self._session.remove(self._keys.pop(name))
 
     def _take(self, partition: FollowedPartition) -> None:
+        name, position = _name(partition), partition.position or 0
+        if position < self._asked.get(name, position):
+            # A quota may have left the responses for their own positions empty.
+            for each in list(self._named[name]):
+                self._put_back(each, PartitionEvent.RELEASED)
         super()._take(partition)
-        name = _name(partition)
         key = self._keys.setdefault(name, SessionKey(name[0], partition.follower.topic_id, name[1]))
-        self._asked[name] = min(each.position or 0 for each in self._named[name])
+        self._asked.setdefault(name, position)
         self._session.put(key, self._asked[name], leader_epoch=partition.leader_epoch)
 
     def _idle_s(self) -> float | None:
