@@ -164,7 +164,7 @@ def test_the_peak_of_memory_is_below_the_sum_to_plan_for_whatever_is_sent(start,
     other.join(DEADLINE_S)
     assert set(other.messages) == {200}
     assert set(other.batches) <= {200, 503}
-    assert other.has_retry_after <= {"1"}
+    assert other.has_retry_after <= {"1", "2", "3", "4", "5"}
     assert peak(service) < PLANNED
 
 

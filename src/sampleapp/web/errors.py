@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Sequence
 from http import HTTPStatus
 from itertools import chain
+from random import randint
 from typing import Annotated, ClassVar, Final
 
 from msgspec import Meta, Struct
@@ -24,6 +25,7 @@ from sampleapp.web.responses import Headers, Response, json_line
 
 _S = HTTPStatus
 _RETRY_AFTER: Final[Headers] = ((b"Retry-After", b"1"),)
+_MOST_SECONDS: Final = 5
 _LONGEST_FIELD = 100
 """The maximum length of a header field that an error quotes, in bytes."""
 
@@ -57,6 +59,11 @@ def _plain(status: HTTPStatus, *, headers: Headers = (), at_once: bool = False) 
 def _shown(field: bytes) -> str:
     # RFC 9110, section 5.5: bytes that are not ASCII have no defined meaning.
     return shown(field.decode("ascii", errors="replace"), _LONGEST_FIELD) or "empty"
+
+
+def _spread_retry_after() -> Headers:
+    """Return random seconds: large bodies that all come again at once would all be rejected again."""
+    return ((b"Retry-After", b"%d" % randint(1, _MOST_SECONDS)),)  # noqa: S311 -- not a secret
 
 
 class RequestError(SampleAppError):
@@ -159,9 +166,7 @@ class BodyTooLarge(RequestError):
 class BodyMemoryFull(RequestError):
     """The memory for bodies is full (``--max-body-memory``)."""
 
-    row = Row(
-        _S.SERVICE_UNAVAILABLE, "body-memory-full", "Too many bodies at once", _RETRY_AFTER, at_once=True
-    )
+    row = Row(_S.SERVICE_UNAVAILABLE, "body-memory-full", "Too many bodies at once", at_once=True)
 
     def __init__(self, max_body_memory: int) -> None:
         """:param max_body_memory: the limit for all of them, in bytes."""
@@ -169,6 +174,7 @@ class BodyMemoryFull(RequestError):
             f"The bodies of other requests leave too little of the {max_body_memory} bytes of memory for "
             "bodies. Nothing was done. Send the request again."
         )
+        self.headers = _spread_retry_after()
 
 
 class BodyMemoryOfCallerFull(RequestError):
@@ -178,7 +184,6 @@ class BodyMemoryOfCallerFull(RequestError):
         _S.TOO_MANY_REQUESTS,
         "body-memory-of-caller-full",
         "Too many bodies of one caller at once",
-        _RETRY_AFTER,
         at_once=True,
     )
 
@@ -188,6 +193,7 @@ class BodyMemoryOfCallerFull(RequestError):
             f"Your other requests leave too little of the {most} bytes of memory that one caller may have. "
             "Nothing was done. Send the request again when one of them is answered."
         )
+        self.headers = _spread_retry_after()
 
 
 class BodyNeedsTooMuchMemory(RequestError):

@@ -89,6 +89,8 @@ _FIELDS_OF_REJECTIONS: Final[Mapping[str, Field]] = {
 
 _VARYING_FIELDS: Final[Mapping[type[SampleAppError] | None, str]] = {
     request_errors.MethodNotAllowed: "Allow",
+    request_errors.BodyMemoryFull: "Retry-After",
+    request_errors.BodyMemoryOfCallerFull: "Retry-After",
     access.IssuerKeysNotKnown: "Retry-After",
     access.RateExceeded: "Retry-After",
     access.TooManyStreamsOfCaller: "Retry-After",
