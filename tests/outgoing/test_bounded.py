@@ -19,7 +19,7 @@ from zope.interface import implementer
 
 from sampleapp.access.issuer_keys import MAX_BYTES, FetchFailed, fetch_with
 from sampleapp.client import Client, ResponseLost, UnexpectedResponse
-from sampleapp.outgoing.bounded import MAX_HEAD, MAX_INTERIM, BoundedPool, HeadTooLong
+from sampleapp.outgoing.https import MAX_HEAD, MAX_INTERIM, BoundedPool, HeadTooLong
 from tests.support.client_servers import listening, talker
 from tests.support.logs import logged
 

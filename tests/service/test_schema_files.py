@@ -6,12 +6,12 @@ import pytest
 from twisted.internet.defer import maybeDeferred
 
 from sampleapp.errors import StartUpError
-from sampleapp.service import schema_files
-from sampleapp.service.schema_files import SchemaFiles
+from sampleapp.service import reloads
+from sampleapp.service.reloads import SchemaFiles
 
 
 def test_a_directory_with_too_many_entries_is_a_mistake_and_is_watched_alone(tmp_path, monkeypatch):
-    monkeypatch.setattr(schema_files, "_MOST_ENTRIES", 3)
+    monkeypatch.setattr(reloads, "_MOST_ENTRIES", 3)
     for name in ("a.json", "b.json"):
         (tmp_path / name).write_text("{}")
     files = SchemaFiles(str(tmp_path), run=maybeDeferred)

@@ -30,8 +30,7 @@ from sampleapp.client._responses import OK, RECORDS_MEDIA_TYPE, ResponseReader, 
 from sampleapp.client._settings import certificate_context, check_token, parse_base_url
 from sampleapp.client._stream import Stream
 from sampleapp.model import MEDIA_TYPES, Reading, RecordMetadata, Version
-from sampleapp.outgoing.bounded import BoundedPool
-from sampleapp.outgoing.https import make_agent
+from sampleapp.outgoing.https import BoundedPool, make_agent
 
 NOT_MODIFIED = 304
 

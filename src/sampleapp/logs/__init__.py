@@ -2,8 +2,7 @@
 
 from sampleapp.logs.access_log import AccessLog, require_writable
 from sampleapp.logs.background_writer import BackgroundWriter
-from sampleapp.logs.json_lines import json_line
-from sampleapp.logs.observer import ProcessLog, process_log, require_possible
+from sampleapp.logs.observer import ProcessLog, json_line, process_log, require_possible
 from sampleapp.logs.settings import LEVELS, AccessLogFormat, LogFormat, LogSettings
 
 __all__ = [

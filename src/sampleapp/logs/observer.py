@@ -1,12 +1,17 @@
-"""The observer of the process log: twistd's destination, with our format and level."""
+"""The observer of the process log: twistd's destination, with our level, as text or as lines of JSON."""
 
 from __future__ import annotations
 
+import json
 import sys
+import time
 from collections import Counter
-from collections.abc import Callable, Mapping
-from typing import IO, Any, NamedTuple, cast
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime, timezone
+from string import Formatter
+from typing import IO, Any, Final, NamedTuple, cast
 
+import msgspec
 from twisted.logger import (
     FileLogObserver,
     FilteringLogObserver,
@@ -16,13 +21,144 @@ from twisted.logger import (
     LogEvent,
     LogLevel,
     PredicateResult,
+    formatEvent,
 )
 from zope.interface import implementer
 
 from sampleapp.errors import InvalidOption
 from sampleapp.logs.background_writer import BackgroundWriter, write_to_standard_output
-from sampleapp.logs.json_lines import json_line
 from sampleapp.logs.settings import STANDARD_OUTPUT, LogFormat, LogSettings
+
+_RESERVED: Final = ("time", "level", "logger", "event", "message", "traceback")
+"""The members of every event. Fields with these names get an underscore."""
+_LONGEST_MESSAGE: Final = 2000
+"""The longest text of ``message``, in characters. The fields have its values in full."""
+_LEGACY_FIELDS: Final = frozenset(
+    {
+        # twisted.python.log adds these to each event, besides the new names that begin with "log_".
+        *("format", "isError", "message", "system", "time", "failure", "why", "debugInfo", "printed"),
+    }
+)
+_SURROGATE: Final = "\\ud"
+_FORMATTER: Final = Formatter()
+
+
+def json_line(event: LogEvent) -> str:
+    """
+    Format an event as one JSON object, in ASCII, with the end of the line.
+
+    Its ``event`` is the constant text with the names of the fields in braces, so that lines of one kind can
+    be found and counted. Its ``message`` is the text with the values. A value that JSON does not have is
+    written as its text.
+
+    :return: a line for every event; never raises.
+    """
+    try:
+        return _line(_members(event))
+    except Exception as error:  # noqa: BLE001 -- an event that cannot be formatted must be logged, too
+        text, reason = "An event of the log cannot be formatted: {reason}", type(error).__name__
+        return _line(
+            [
+                ("time", _time(None)),
+                ("level", "error"),
+                ("logger", __name__),
+                ("event", text),
+                ("message", text.format(reason=reason)),
+                ("reason", reason),
+                ("shown", _text(event)),
+            ]
+        )
+
+
+def _members(event: LogEvent) -> Iterator[tuple[str, object]]:
+    yield "time", _time(event.get("log_time"))
+    yield "level", getattr(event.get("log_level"), "name", "info")
+    yield "logger", _text(event.get("log_namespace") or "-")
+    # From twisted.python.log, or meant for it: its own fields do not begin with "log_".
+    is_legacy = event.get("log_namespace") == "log_legacy" or "log_legacy" in event
+    log_format: object = event.get("log_format")
+    failure = event.get("log_failure")
+    if failure is None and is_legacy and event.get("isError"):
+        failure = event.get("failure")
+        log_format = event.get("why") or "Unhandled error"
+    names = [name for name in _names_in(log_format) if not name.startswith("log_")]
+    # Text that Twisted has formatted, such as printed output, has no constant part.
+    has_constant_text = isinstance(log_format, str) and (bool(names) or "{" not in log_format)
+    message = formatEvent({**event, "log_format": log_format})
+    yield "event", log_format if has_constant_text else message
+    is_long = len(message) > _LONGEST_MESSAGE
+    yield "message", f"{message[: _LONGEST_MESSAGE - 1]}\u2026" if is_long else message
+    fields: list[tuple[Any, object]] = [*event.items(), *_inner_fields(names, event)]
+    for name, value in fields:
+        if not isinstance(name, str) or name.startswith("log_") or (is_legacy and name in _LEGACY_FIELDS):
+            continue
+        yield (f"{name}_" if name in _RESERVED else name), value
+    if failure is not None:
+        yield "traceback", _traceback(failure)
+
+
+def _inner_fields(names: list[str], event: LogEvent) -> Iterator[tuple[str, object]]:
+    """Yield the parts of fields that a format names: ``{address.host}``, ``{count()}``."""
+    for name in names:
+        if name not in event:
+            path = name.removesuffix("()")
+            try:
+                value, _ = _FORMATTER.get_field(path, (), event)
+                yield path, value() if path != name else value
+            except Exception as error:  # noqa: BLE001 -- it runs code of the field
+                yield path, f"<cannot be shown: {type(error).__name__}>"
+
+
+def _names_in(log_format: object) -> list[str]:
+    if not isinstance(log_format, str):
+        return []
+    try:
+        return [name for _, name, _, _ in _FORMATTER.parse(log_format) if name]
+    except ValueError:
+        return []
+
+
+def _time(seconds: object) -> str:
+    """Format a time as in RFC 3339, in UTC."""
+    try:
+        when = datetime.fromtimestamp(float(seconds), timezone.utc)  # type: ignore[arg-type] # errors are caught
+    except (TypeError, ValueError, OverflowError, OSError):
+        when = datetime.fromtimestamp(time.time(), timezone.utc)
+    return when.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def _traceback(failure: Any) -> str:
+    try:
+        text: str = failure.getTraceback()
+    except Exception as error:  # noqa: BLE001 -- it runs code of the failed objects
+        return f"{_text(failure)} (its traceback cannot be shown: {type(error).__name__})"
+    return text
+
+
+def _line(members: Iterator[tuple[str, object]] | list[tuple[str, object]]) -> str:
+    encoded = {_encoded(name): _encoded(value) for name, value in members}
+    return f"{{{', '.join(f'{name}: {value}' for name, value in encoded.items())}}}\n"
+
+
+def _encoded(value: object) -> str:
+    try:
+        # ASCII, since the reader of a log may not accept UTF-8.
+        encoded = json.dumps(value, allow_nan=False, default=_text)
+        if _SURROGATE in encoded:
+            # A single surrogate is not a character, and many parsers reject it (RFC 8259, section 8.2).
+            msgspec.json.decode(encoded)
+    except Exception:  # noqa: BLE001 -- cycles, infinite numbers, keys that are not text, code of the value
+        return json.dumps(_text(value).encode("utf-8", "backslashreplace").decode("utf-8"))
+    return encoded
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bytes | bytearray):
+        return value.decode("utf-8", "backslashreplace")
+    try:
+        return str(value)
+    except Exception as error:  # noqa: BLE001 -- it runs code of the value
+        return f"<{type(value).__name__} that cannot be shown: {type(error).__name__}>"
 
 
 def require_possible(twistd_options: Mapping[str, Any], settings: LogSettings) -> None:

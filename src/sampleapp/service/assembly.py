@@ -29,8 +29,7 @@ from sampleapp.readings.follower import ReadingsFollower
 from sampleapp.service.application import Admin, Readiness, SampleAppService, Web
 from sampleapp.service.config import Config
 from sampleapp.service.listener import Listener
-from sampleapp.service.reloads import Reloads
-from sampleapp.service.schema_files import SchemaFiles
+from sampleapp.service.reloads import Reloads, SchemaFiles
 from sampleapp.web import (
     AccessControl,
     AdminApp,

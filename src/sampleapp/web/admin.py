@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
 from sampleapp.access import Right
-from sampleapp.web.openapi import admin_operations as operations
+from sampleapp.web.openapi import operations
 from sampleapp.web.openapi.pages import PAGE, READINGS_PAGE, Documentation
 from sampleapp.web.probes import Probes
 from sampleapp.web.responses import Response
@@ -57,7 +57,7 @@ class AdminApp:
         methods=["GET"],
         takes_query=True,
         right=Right.NONE,
-        description=operations.READINGS,
+        description=operations.SHOWN_READINGS,
     )
     async def readings_page(self, request: Request) -> Response:
         """Serve the page that shows the readings."""

@@ -24,9 +24,8 @@ from sampleapp.web.publish.messages import BatchPublisher, Messages
 from sampleapp.web.publish.publisher import IdempotentRecords, Publisher
 from sampleapp.web.publish.raw import RawPublishing
 from sampleapp.web.publish.rest_proxy import ProduceRequests, require_acceptable
-from sampleapp.web.read.changes import ChangesResource
 from sampleapp.web.read.pages import RecordPages
-from sampleapp.web.read.readings import AcceptDispatch, GetRepresentation
+from sampleapp.web.read.readings import AcceptDispatch, ChangesResource, GetRepresentation
 from sampleapp.web.read.records import RecordReading
 from sampleapp.web.read.registry import OpenStreams
 from sampleapp.web.read.streams import RecordStreams

@@ -18,13 +18,12 @@ from twisted.web.server import NOT_DONE_YET
 from zope.interface import implementer
 
 from sampleapp.web.errors import BodyTooLarge
-from sampleapp.web.failures import response_to_failure
+from sampleapp.web.failures import in_form_for, response_to_failure
 from sampleapp.web.responses import Event, Response, Source, set_head
-from sampleapp.web.rest_proxy_errors import in_form_for
 from sampleapp.web.server import BodyMemory, Exchange, Fields, Handler, MemoryReservation, Peer, Request
 from sampleapp.web.server.content_coding import CodedBody, coding_of, content_codings, has_content
-from sampleapp.web.server.decoding import Decoding
 from sampleapp.web.server.head import request_id_of
+from sampleapp.web.server.reader import Decoding
 from sampleapp.web.server.request import new_request_ids
 from sampleapp.web.server.stream import MAX_UNSENT, close_source
 

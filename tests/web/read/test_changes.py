@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
 from sampleapp.readings.changes import Changes
-from sampleapp.web.read.changes import ChangeStream
+from sampleapp.web.read.readings import ChangeStream
 from sampleapp.web.read.registry import RIGHT_LOST, StreamKind
 from tests.support import strategies
 from tests.support.callers import FULL, by, caller
@@ -510,4 +510,5 @@ def come_back(service, clients):
 
 @pytest.mark.slow
 def test_a_fault_at_any_line_leaves_each_client_with_the_readings_in_the_end(no_failure_is_lost):
-    assert require_for_faults({"changes.py", "blocks.py"}, change_with, no_failure_is_lost) > 100
+    files = {"changes.py", "readings.py", "blocks.py"}
+    assert require_for_faults(files, change_with, no_failure_is_lost) > 100

@@ -29,6 +29,7 @@ from sampleapp.messages.schemas import Schemas
 from sampleapp.model import TOPIC_RULE, Record, RecordMetadata, is_legal_topic
 from sampleapp.web.access_control import AuthorizedTopic
 from sampleapp.web.errors import NotAcceptable, UnsupportedEmbeddedFormat, problem_response
+from sampleapp.web.failures import error_object_response
 from sampleapp.web.publish.messages import RECORD_BYTES
 from sampleapp.web.publish.publisher import Publisher, reject_key
 from sampleapp.web.responses import Batch, Headers, Response, TopicTotal
@@ -39,7 +40,6 @@ from sampleapp.web.rest_proxy_documents import (
     partition_number,
     response_type,
 )
-from sampleapp.web.rest_proxy_errors import error_object_response
 from sampleapp.web.routing import Variant
 from sampleapp.web.server import Request
 

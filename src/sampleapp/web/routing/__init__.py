@@ -9,7 +9,6 @@ A route whose path has the variable ``topic`` declares for which use a caller ne
 only ever called with an `AuthorizedTopic`.
 """
 
-from sampleapp.web.routing.app import AccessPolicy, App, Variant
-from sampleapp.web.routing.table import RouteTable
+from sampleapp.web.routing.app import AccessPolicy, App, RouteTable, Variant
 
 __all__ = ["AccessPolicy", "App", "RouteTable", "Variant"]

@@ -12,8 +12,8 @@ from werkzeug import exceptions
 from werkzeug.routing import MapAdapter
 
 from sampleapp.web.errors import MalformedRequest, MethodNotAllowed, PathNotFound, problem_response
+from sampleapp.web.failures import LONGEST_PATH, not_found
 from sampleapp.web.responses import Response
-from sampleapp.web.rest_proxy_errors import LONGEST_PATH, not_found
 
 _INCOMPLETE_ESCAPE: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _TRAILING_SLASH: Final = re.compile(rb"[^/]/\Z")

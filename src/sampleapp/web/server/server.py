@@ -31,10 +31,10 @@ from sampleapp.web.errors import TooManyConnections
 from sampleapp.web.responses import Response
 from sampleapp.web.server.body import BodyMemory
 from sampleapp.web.server.connection import HTTPConnection
-from sampleapp.web.server.decoding import Decoding
 from sampleapp.web.server.head import Head
 from sampleapp.web.server.hosts import HostRule
 from sampleapp.web.server.limits import Descriptors, Limits
+from sampleapp.web.server.reader import Decoding
 from sampleapp.web.server.request import (
     Dispatch,
     Exchange,
