@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Final, ParamSpec, Protocol, TypeVar, cast
+from typing import Final, ParamSpec, TypeAlias, TypeVar, cast
 
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -47,38 +47,6 @@ _WEIGHED_BYTES: Final = 4 * 1024 * 1024
 """One call of `PublishMany.weigh` ends after this many bytes, in about 2 ms; checked every 50 records."""
 
 
-class Publish(Protocol):
-    """A pending call: accepted, and not yet answered."""
-
-    def take(self) -> tuple[int, Sequence[Record], int]:
-        """
-        Take the next records, at least one, for a transaction.
-
-        :return: the index of the first one, the records, and their bytes of the buffer.
-        """
-
-    def left(self) -> tuple[int, int, int]:
-        """
-        Take all remaining records.
-
-        :return: the index of the first one, their count, and their bytes of the buffer.
-        """
-
-    @property
-    def is_taken(self) -> bool:
-        """True if all records are taken."""
-
-    def settle(self, first: int, outcomes: Sequence[Outcome]) -> None:
-        """
-        Set the outcomes of some records. The caller is answered when all records have one.
-
-        :param first: the index of the first one.
-        """
-
-    def give_up(self, error: PublishError) -> None:
-        """Fail the call, unless it is answered; for use after `settle` has raised."""
-
-
 class PublishOne:
     """A pending call with a single record."""
 
@@ -93,27 +61,34 @@ class PublishOne:
         self.result: Deferred[RecordMetadata] = Deferred()
 
     def take(self) -> tuple[int, Sequence[Record], int]:
-        """See `Publish.take`."""
+        """
+        Take the next records, at least one, for a transaction.
+
+        :return: the index of the first one, the records, and their bytes of the buffer.
+        """
         self.is_taken = True
         return 0, (self._record,), self._weight
 
     def left(self) -> tuple[int, int, int]:
-        """See `Publish.left`."""
+        """
+        Take all remaining records.
+
+        :return: the index of the first one, their count, and their bytes of the buffer.
+        """
         self.is_taken = True
         return 0, 1, self._weight
 
     def settle(self, first: int, outcomes: Sequence[Outcome]) -> None:  # noqa: ARG002 -- it is 0
-        """See `Publish.settle`."""
+        """
+        Set the outcomes of some records. The caller is answered when all records have one.
+
+        :param first: the index of the first one.
+        """
         (outcome,) = outcomes
         if isinstance(outcome, PublishError):
             self.result.errback(outcome)
         else:
             self.result.callback(outcome)
-
-    def give_up(self, error: PublishError) -> None:
-        """See `Publish.give_up`."""
-        if not self.result.called:
-            self.result.errback(error)
 
 
 class PublishMany:
@@ -157,11 +132,11 @@ class PublishMany:
 
     @property
     def is_taken(self) -> bool:
-        """See `Publish.is_taken`."""
+        """True if all records are taken."""
         return self._taken == len(self.records)
 
     def take(self) -> tuple[int, Sequence[Record], int]:
-        """See `Publish.take`."""
+        """See `PublishOne.take`."""
         first = end = self._taken
         size = 0
         for record in self.records[first : first + _SLICE_RECORDS]:
@@ -175,22 +150,21 @@ class PublishMany:
         return first, some, size
 
     def left(self) -> tuple[int, int, int]:
-        """See `Publish.left`."""
+        """See `PublishOne.left`."""
         first, self._taken = self._taken, len(self.records)
         size, self._taken_bytes = self.weight_bytes - self._taken_bytes, self.weight_bytes
         return first, self._taken - first, size
 
     def settle(self, first: int, outcomes: Sequence[Outcome]) -> None:
-        """See `Publish.settle`."""
+        """See `PublishOne.settle`."""
         self._outcomes[first : first + len(outcomes)] = outcomes
         self._unknown -= len(outcomes)
         if not self._unknown and not self.result.called:
             self.result.callback(cast("list[Outcome]", self._outcomes))
 
-    def give_up(self, error: PublishError) -> None:
-        """See `Publish.give_up`."""
-        if not self.result.called:
-            self.result.errback(error)
+
+Publish: TypeAlias = "PublishOne | PublishMany"
+"""A pending call: accepted, and not yet answered."""
 
 
 def weight(record: Record) -> int:
@@ -369,7 +343,7 @@ class Writer:
         except Exception:  # noqa: BLE001 -- after any error, the caller gets a response
             self._log.failure("Computing the size of {count} records failed", count=len(publish.records))
             self._weighing.remove(publish)
-            publish.give_up(BrokerUnavailable(_NOT_TAKEN))
+            _fail(publish, BrokerUnavailable(_NOT_TAKEN))
             return
         if publish.weighed < len(publish.records) and publish.weight_bytes <= self._buffer_bytes:
             self._clock.callLater(0, self._weigh, publish)
@@ -504,7 +478,7 @@ class Writer:
                 "Answering a publisher of records in {path} failed unexpectedly", path=str(self._store.path)
             )
             self._drop(publish)
-            publish.give_up(OutcomeUnknown(_NOT_KNOWN))
+            _fail(publish, OutcomeUnknown(_NOT_KNOWN))
 
     def _drop(self, publish: Publish) -> None:
         """Remove the rest of an answered call from the queue: its records belong to the caller again."""
@@ -598,3 +572,8 @@ class Writer:
             self._log.failure("Probing {path} failed unexpectedly", path=str(self._store.path))
             if not self._stopping:
                 self._probe_later()
+
+
+def _fail(publish: Publish, error: PublishError) -> None:
+    if not publish.result.called:
+        publish.result.errback(error)
