@@ -268,9 +268,6 @@ def _may_read(caller: Caller) -> bool:
     return caller.has(Right.READ)
 
 
-ENDED_BY: Final = ("age", "drain", RIGHT_LOST)
-"""The reasons for which any stream is ended here: its age, the end of the service, a right that was lost."""
-
 STREAM_HEADERS: Final[Headers] = (
     (b"Content-Type", MEDIA_TYPE.encode("ascii")),
     (b"Cache-Control", b"no-store"),
