@@ -70,7 +70,7 @@ STEPS: tuple[tuple[str, str], ...] = (
         "parse",
         r"messages/(lines|parsing|faults|json_text|timestamps|rest_proxy_bodies)\.py|rest_proxy|decode",
     ),
-    ("check", r"access/|access_control\.py|messages/records\.py|trace_context\.py"),
+    ("check", r"access/|access_control\.py|messages/headers\.py"),
     ("answer", r"web/(publish/|answers|app|errors)|metrics/|logs/"),
     ("HTTP", r"web/server/|httptools|web/"),
     ("reactor", r"twisted/"),

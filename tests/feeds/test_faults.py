@@ -8,7 +8,7 @@ from sampleapp.feeds.feed import Feed
 from tests.support.faults import require_for_faults
 from tests.support.stream_clients import StreamService
 
-FILES = {"feed.py", "broadcast.py", "recent.py", "events.py", "waits.py", "record_streams.py"}
+FILES = {"feed.py", "broadcast.py", "waits.py"}
 
 
 def run_with(fault, monkeypatch):
