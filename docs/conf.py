@@ -96,8 +96,8 @@ class MetricsTable(SphinxDirective):
             suffix = {"counter": "_total", "info": "_info"}.get(kind, "")
             labels = ", ".join(f"``{label}``" for label in metric.labels)
             shown = kind.replace("info", "gauge")
-            rows.append([f"``{name}{suffix}``", shown, labels, metric.documentation])
-        return self.parse_text_to_nodes(_table("44 11 13 32", rows))
+            rows.append([f"``{name}{suffix}``", shown, labels, _marked(metric.documentation)])
+        return self.parse_text_to_nodes(_table("47 12 12 29", rows))
 
 
 class CommandOptions(SphinxDirective):
@@ -140,7 +140,7 @@ class ServiceOption(SphinxDirective):
 def _marked(text: str) -> str:
     """Return plain text as reStructuredText, with its options, URLs and paths as literals."""
     return re.sub(
-        r"(--[a-z-]+|/[a-z]\S*[\w}]|\w[\w-]*[:/=]\S*[\w*}]|\w[\w-]*-\*)|[*|]",
+        r"(--[a-z-]+(?: \"\")?|/[a-z]\S*[\w}]|\w[\w-]*[:/=]\S*[\w*}]|\w[\w-]*-\*)|[*|]",
         lambda match: f"``{match[1]}``" if match[1] else f"\\{match[0]}",
         text,
     )
