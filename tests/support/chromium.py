@@ -9,6 +9,7 @@ Chromium without a window, spoken to by its DevTools protocol over a pipe.
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import select
@@ -24,6 +25,10 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 DEADLINE_S = 60.0
 PHONE = 600
 """A window that is narrower, in pixels, is that of a phone."""
+
+
+class PageLeft(Exception):
+    """The browser left the page, for another one, before it evaluated the expression."""
 
 
 class Chromium:
@@ -104,10 +109,12 @@ class Chromium:
     def wait_for(self, expression):
         """Wait until an expression is true in the page; returns its value."""
         until = time.monotonic() + DEADLINE_S
-        while not (value := self.evaluate(expression)):
+        while True:
+            with contextlib.suppress(PageLeft):
+                if value := self.evaluate(expression):
+                    return value
             assert time.monotonic() < until, f"{expression} stays false; {self.complaints}"
             time.sleep(0.05)
-        return value
 
     def choose_file(self, selector, path):
         """Choose a file in an input of the page, as its user does in a dialog."""
@@ -129,6 +136,8 @@ class Chromium:
         while True:
             answer = self._next(until)
             if answer.get("id") == self._number:
+                if "navigated" in answer.get("error", {}).get("message", ""):
+                    raise PageLeft(answer["error"])
                 assert "error" not in answer, answer["error"]
                 return answer["result"]
             self._note(answer)
