@@ -16,7 +16,7 @@
 #   make docs    the documentation as HTML, in docs/_build/html (its tests are a part of make check)
 #   make dist    what a release publishes, built reproducibly and checked, in dist/ (needs git)
 #   make lock    the newest versions of what the service and `make dist` need, with hashes
-#   make bench   what the service costs on this machine, and Kafka with it (about twenty minutes)
+#   make bench   what the service costs on this machine, and Kafka with it (about forty minutes)
 #   make clean   remove everything that the other targets have made
 
 PYTHON ?= python3

@@ -6,10 +6,11 @@ of syncs is to mean anything (TMPDIR chooses another). Figures of different runs
 cannot be compared; the ratios within a run can. CPU time is that of the measured process alone. The load
 comes from one process, which is what bounds the requests a second of the cheapest answers.
 
-    make bench                              everything, about twenty minutes
+    make bench                              everything, about forty minutes
     python benchmarks/run.py --quick        to see that it works
     python benchmarks/run.py get producers  some of it
     python benchmarks/batches.py --help     what many messages in one request cost
+    python benchmarks/growth.py --help      how costs grow with the work
     python benchmarks/clients.py --help     what slow clients, large uploads and many connections do to it
     python benchmarks/streams.py --help     what streams of events cost
     python benchmarks/turns.py --help       how long a hostile request holds up all others
@@ -24,11 +25,13 @@ from collections.abc import Callable
 
 from batches import measure_cost as measure_batches
 from clients import burst, idle, overload
+from growth import measure_growth
 from kafka import compare_post_on_kafka, compare_producers, measure_unknown_topic
 from kafka_leader import measure_kill_of_leader
 from many_readings import measure_many_readings
 from metrics import measure_metrics
 from service import compare_get, count_fsyncs, measure_post, measure_process
+from streams import measure_rate
 
 
 def parts(*, scale: int, rounds: int) -> dict[str, Callable[[], None]]:
@@ -50,6 +53,8 @@ def parts(*, scale: int, rounds: int) -> dict[str, Callable[[], None]]:
         "batches": lambda: measure_batches(rounds=min(rounds, 3), messages=100_000 // scale),
         "unknown-topic": lambda: measure_unknown_topic(rounds=rounds),
         "leader": lambda: measure_kill_of_leader(rounds=rounds),
+        "growth": lambda: measure_growth(scale=scale, rounds=min(rounds, 3)),
+        "streams": lambda: measure_rate(scale=scale, broker=None),
     }
 
 

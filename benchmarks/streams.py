@@ -46,7 +46,7 @@ from typing_extensions import Self
 
 from servers import HERE, Server, free_port, sampleapp
 
-__all__ = ["PARTS"]
+__all__ = ["PARTS", "measure_rate"]
 
 TOPIC = "streams"
 NCHAN_MODULE = Path("/usr/lib/nginx/modules/ngx_nchan_module.so")
@@ -241,7 +241,13 @@ class Load:
         return figures
 
 
+def _allow_many_files() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 30_000)), hard))
+
+
 def measure_rate(*, scale: int, broker: str | None) -> None:
+    _allow_many_files()
     heads = f"{'µs CPU':>9}{'KiB each':>10}{'events/s':>12}{'p50 ms':>9}{'p99 ms':>9}"
     print(f"\n{'clients x events a second':36}{heads}")
     compared = peers(broker)
@@ -266,6 +272,7 @@ def measure_rate(*, scale: int, broker: str | None) -> None:
 
 
 def measure_idle(*, scale: int, broker: str | None) -> None:
+    _allow_many_files()
     seconds = 45.0 / scale
     print(f"\n{'idle streams':36}{'KiB each':>9}{'MiB in all':>12}{'% of a core':>13}")
     for peer in peers(broker):
@@ -376,8 +383,6 @@ def main() -> None:
     unknown = set(options.parts) - set(PARTS)
     if unknown:
         parser.error(f"there is no {', '.join(sorted(unknown))}; there are: {', '.join(PARTS)}")
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 30_000)), hard))
     print(f"Python {sys.version.split()[0]}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
     for name in options.parts or PARTS:
         PARTS[name](scale=10 if options.quick else 1, broker=options.broker)
