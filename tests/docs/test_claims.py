@@ -45,7 +45,7 @@ def test_a_page_that_promises_that_a_record_is_published_once_says_where_that_ho
     promising = {name: text for name, text in pages.items() if PROMISE.search(text)}
     assert len(promising) > 5
     limits = re.compile(
-        r"idempotency-guarantees|\[is remembered\]\(docs/explanation/guarantees\.rst\)|--idempotency-window"
+        r"idempotency-guarantees|--idempotency-window|\[is remembered\]\(docs/reference/http/idempotency\.rst"
     )
     assert [name for name, text in promising.items() if not limits.search(text)] == []
 
