@@ -14,7 +14,7 @@ import sampleapp.client
 
 
 def decoded_types():
-    """All types into which a module of the client decodes: those of its decoders, and its private structs."""
+    """All types into which the client decodes: those of its decoders, and the structs for it alone."""
     for module in pkgutil.iter_modules(sampleapp.client.__path__, "sampleapp.client."):
         for name, value in vars(importlib.import_module(module.name)).items():
             if isinstance(value, msgspec.json.Decoder):
@@ -23,7 +23,8 @@ def decoded_types():
                 inspect.isclass(value)
                 and issubclass(value, msgspec.Struct)
                 and value.__module__ == module.name
-                and (name.startswith("_") or "_wire" in module.name)
+                and (name.startswith("_") or module.name.endswith("._messages"))
+                and name not in sampleapp.client.__all__
             ):
                 yield value
 
