@@ -18,8 +18,11 @@ else:
 
 @pytest.fixture(scope="module")
 def modules(project):
-    root = project / "src" / "sampleapp"
-    return {str(path.relative_to(root)): ast.parse(path.read_text()) for path in root.rglob("*.py")}
+    root = project / "src"
+    return {
+        str(path.relative_to(root)).removeprefix("sampleapp/"): ast.parse(path.read_text())
+        for path in root.rglob("*.py")
+    }
 
 
 def test_only_one_module_knows_the_statuses_of_errors(modules):
