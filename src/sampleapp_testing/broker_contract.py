@@ -702,6 +702,24 @@ class BrokerContract(IdempotencyContract):
                     read = [each for each in result.records if each.partition == number]
                     assert read + rest == self.from_start(followed[number], start)
 
+    async def test_a_read_for_a_key_has_all_records_with_it_and_counts_those_that_it_leaves_out(self) -> None:
+        topic = new_topic()
+        keys = [None, b"", b"k", b"kk", b"k\x00", b"other", b"k"] * 4
+        async with self.running() as broker:
+            await settled(broker, [record(topic, b"%d" % n, key=key) for n, key in enumerate(keys)])
+            whole = [content(each) for each in await everything(broker, topic)]
+            for key, limit, max_bytes in [(b"k", 3, 10_000), (b"k", 100, 1), (b"", 100, 10_000)]:
+                read: list[ConsumerRecord] = []
+                left_out = 0
+                for page in await pages(broker, topic, limit=limit, max_bytes=max_bytes, key=key):
+                    self.assert_consistent(page, topic)
+                    assert len(page.records) + page.left_out <= limit
+                    read += page.records
+                    left_out += page.left_out
+                assert len(read) + left_out == len(keys)
+                wanted = [content(each) for each in read if each.key == key]
+                assert sorted(wanted) == sorted(each for each in whole if each[2] == key)
+
     def any_start(self, choice: random.Random, end: int) -> ReadStart:
         """Return a start in a partition."""
         offset = choice.randrange(end + 1)

@@ -127,11 +127,13 @@ async def pages(
     *,
     limit: int = 100,
     max_bytes: int = 1_000_000,
+    key: bytes | None = None,
 ) -> list[ReadResult]:
     """
     Read a topic page by page, up to its end.
 
     :param start: of each partition; of a mapping, only its partitions are read.
+    :param key: see `ReadRequest`.
     :return: the pages; the last one is up to date.
     :raise AssertionError: a page has neither a record nor a new position, or is rejected in part.
     """
@@ -142,7 +144,9 @@ async def pages(
     while not found or not found[-1].is_up_to_date:
         page = await within(
             broker.read(
-                ReadRequest(topic=topic, starts=starts, others=others, limit=limit, max_bytes=max_bytes)
+                ReadRequest(
+                    topic=topic, starts=starts, others=others, limit=limit, max_bytes=max_bytes, key=key
+                )
             )
         )
         assert not page.gone
