@@ -1,5 +1,5 @@
 """
-The records of one partition: a queue, as a state machine.
+The records of one partition: a queue, as a state machine; and the outcomes of records for their callers.
 
 Rule: every change of a queue's records or state is a method here, and is listed in `TRANSITIONS`. A method
 returns the records that leave the queue; the calling code answers their callers.

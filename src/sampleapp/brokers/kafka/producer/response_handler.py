@@ -1,5 +1,5 @@
 """
-Applies the result of each attempt to its queue, and answers the callers.
+Applies the result of each attempt to its queue, answers the callers, and logs partitions that fail.
 
 A result is the leader's answer, a request that failed, or an exception in our own code. What a response means
 is decided in `results`; the state of a queue then changes in `partition_queue`.
