@@ -39,7 +39,7 @@ _BATCH = 1000
 
 
 class Shape(NamedTuple):
-    """What clients send."""
+    """The requests of all clients."""
 
     connections: int = 64
     topics: int = 1
@@ -105,7 +105,7 @@ def _us_a_record(server: Server, shape: Shape, requests: int) -> float:
     return 1e6 * (server.cpu_s() - before_s) / (requests * shape.records)
 
 
-# What is published
+# Publishing
 
 
 class Dimension(NamedTuple):
@@ -117,7 +117,7 @@ class Dimension(NamedTuple):
 
 
 def _kilobytes(shape: Shape) -> float:
-    # What a record costs by itself is that of a small one.
+    # A small record has a cost of its own, too.
     return 1 + shape.content / 10_000
 
 
@@ -164,7 +164,7 @@ def _print(name: str, figures: dict[int, float], units: dict[int, float]) -> Non
     print(f"{name:36}{'   '.join(parts)}", flush=True)
 
 
-# What is read
+# Reading
 
 _PAGES = {
     "page of 500, end": "from=-500",
