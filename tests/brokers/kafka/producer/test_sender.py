@@ -240,6 +240,25 @@ def test_a_batch_that_has_grown_large_while_it_waited_does_not_delay_single_reco
     assert_true(world)
 
 
+def test_a_batch_that_has_grown_large_during_connecting_does_not_delay_single_records(monkeypatch):
+    world = warm(partitions=4, brokers=(1,))
+    *growing, last = keys_of(4)
+    connected = Deferred()
+    is_connected = world.client.is_connected
+    monkeypatch.setattr(world.client, "when_connected", lambda _: connected)
+    monkeypatch.setattr(world.client, "is_connected", lambda _: False)
+    for key in (*growing, last):
+        world.publish(b"alone " + key, key=key)
+    world.clock.pump([0] * 3)
+    world.publish_many(values(3), keys=growing)
+    world.clock.pump([0] * 3)
+    monkeypatch.setattr(world.client, "is_connected", is_connected)
+    connected.callback(None)
+    world.advance(1)
+    assert partitions_of(world.cluster.produces[1]) == [3]
+    assert_true(world)
+
+
 @pytest.mark.parametrize("loads", [True, False], ids=["of the producer", "of others"])
 def test_a_record_that_waits_for_a_broker_goes_to_the_new_leader(loads):
     world = warm(partitions=4, brokers=(1,))

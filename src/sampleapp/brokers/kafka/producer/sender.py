@@ -245,8 +245,10 @@ class Sender:
 
         def connected(_: None) -> None:
             node.is_connecting = False
+            # Their batches may have grown, and other brokers may lead them.
+            self._responses.for_each(node.take_ready(), self._assign)
             self._slice_ends_s = self._clock.seconds() + _SLICE_S
-            self._send_ready([node])
+            self._send_ready(list(self._nodes.values()))
 
         def failed(failure: Failure) -> None:
             node.is_connecting = False
