@@ -194,6 +194,18 @@ async def test_a_page_of_a_key_looks_at_a_hundred_thousand_records_in_the_store(
 
 
 @pytest_twisted.ensureDeferred
+async def test_a_page_of_a_key_that_has_its_records_looks_at_no_more(path):
+    async with running(path) as broker:
+        await settled(broker, [record("t", key=b"k"), *[record("t", key=b"other")] * 20])
+        reads, read_now = [], broker.read
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(reader, "_STEP_KEYS", 5)
+            patch.setattr(broker, "read", lambda request: reads.append(request) or read_now(request))
+            page = await answered(PageService(broker=broker), "?key=k&limit=1")
+        assert (page.places, len(reads)) == ([(0, 0)], 1)
+
+
+@pytest_twisted.ensureDeferred
 async def test_a_time_is_searched_for_in_steps_and_only_once_in_each(path, monkeypatch, disk):
     monkeypatch.setattr(reader, "_BLOCK_OFFSETS", 3)
     times = [5, 1, 2, 3, 9, 4, 4, 8, 7, 10]

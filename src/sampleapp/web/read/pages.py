@@ -97,9 +97,15 @@ class _Search:
         """The records so far."""
 
     @property
+    def _is_full(self) -> bool:
+        return len(self.found) >= self._limit or self._found_bytes >= _PAGE_BYTES
+
+    @property
     def is_over(self) -> bool:
-        """True if one request has looked at enough."""
-        return self._searched >= _MOST_SEARCHED or self._searched_bytes >= _MOST_SEARCHED_BYTES
+        """True if the page is full, or one request has looked at enough."""
+        return (
+            self._is_full or self._searched >= _MOST_SEARCHED or self._searched_bytes >= _MOST_SEARCHED_BYTES
+        )
 
     def look_at(self, result: ReadResult) -> Mapping[int, int]:
         """
@@ -113,7 +119,7 @@ class _Search:
         turn = sum(result.positions.values()) % len(parts) if parts else 0
         for part in (*parts[turn:], *parts[:turn]):
             for record in part:
-                if len(self.found) >= self._limit or self._found_bytes >= _PAGE_BYTES:
+                if self._is_full:
                     left[record.partition] = record.offset
                     break
                 if record.matches(self._key, self._headers):
