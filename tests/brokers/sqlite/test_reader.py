@@ -7,7 +7,7 @@ import pytest_twisted
 from twisted.internet.defer import CancelledError
 from twisted.internet.task import Clock
 
-from sampleapp.brokers.sqlite import reader
+from sampleapp.brokers.sqlite import reader, rows
 from sampleapp.brokers.sqlite.store import Store
 from sampleapp.errors import BrokerStopped, BrokerUnavailable, UnknownTopic
 from sampleapp.model import EARLIEST, FromEnd, FromOffset, FromTime, GoneRecords, ReadRequest, RecordMetadata
@@ -207,23 +207,44 @@ async def test_a_page_of_a_key_that_has_its_records_looks_at_no_more(path):
 
 @pytest_twisted.ensureDeferred
 async def test_a_time_is_searched_for_in_steps_and_only_once_in_each(path, monkeypatch, disk):
-    monkeypatch.setattr(reader, "_BLOCK_OFFSETS", 3)
+    monkeypatch.setattr(rows, "BLOCK_OFFSETS", 3)
+    monkeypatch.setattr(reader, "BLOCK_OFFSETS", 3)
+    monkeypatch.setattr(reader, "_BLOCKS_AT_ONCE", 2)
     times = [5, 1, 2, 3, 9, 4, 4, 8, 7, 10]
     async with running(path) as broker:
         await settled(broker, [record("t", timestamp_ms=time) for time in times])
         for asked in range(12):
             first = next((n for n, time in enumerate(times) if time >= asked), 10)
             assert (await within(read(broker, FromTime(asked), limit=0))).positions == {0: first}
-        disk.asked.clear()
-        for asked, first in ((-(10**30), 0), (10**30, 10)):
-            assert (await within(read(broker, FromTime(asked), limit=0))).positions == {0: first}
-        # Only the first and the last block.
-        assert disk.asked["search_time"] == 2
+    for most_skipped, steps in ((5000, 2), (3, 3), (1, 5)):
+        monkeypatch.setattr(rows, "_MOST_SKIPPED", most_skipped)
+        # Another process, or the same one after a start.
+        async with running(path) as broker:
+            disk.asked.clear()
+            for asked, first in ((-(10**30), 0), (10**30, 10)):
+                assert (await within(read(broker, FromTime(asked), limit=0))).positions == {0: first}
+            # Only the first and the last block.
+            assert (disk.asked["search_time"], disk.asked["keep_times"]) == (steps, 0)
+    async with running(path) as broker:
         await settled(broker, [record("t", timestamp_ms=11), record("t", timestamp_ms=12)])
         for deleted in (0, 1, 4, 9, 11, 12):
             delete(path, f"offset < {deleted}")
             for asked, first in ((0, deleted), (11, max(10, deleted)), (12, max(11, deleted)), (13, 12)):
                 assert (await within(read(broker, FromTime(asked), limit=0))).positions == {0: first}
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_time_is_found_in_a_file_that_cannot_be_written_to(path, monkeypatch, disk):
+    monkeypatch.setattr(rows, "BLOCK_OFFSETS", 3)
+    monkeypatch.setattr(reader, "BLOCK_OFFSETS", 3)
+    async with running(path) as broker:
+        await settled(broker, [record("t", timestamp_ms=time) for time in range(10)])
+        with other_connection(path) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            assert (await within(read(broker, FromTime(7), limit=0))).positions == {0: 7}
+        assert disk.asked["keep_times"] == 1
+        assert (await within(read(broker, FromTime(7), limit=0))).positions == {0: 7}
+        assert isinstance(await within(broker.publish(record("t"))), RecordMetadata)
 
 
 @pytest_twisted.ensureDeferred
@@ -331,11 +352,3 @@ async def test_a_failure_that_nobody_expects_is_logged_and_told_as_an_error_of_r
     kinds = [ZeroDivisionError, CancelledError, ZeroDivisionError]
     assert [failure.type for failure in no_failure_is_lost] == kinds
     no_failure_is_lost.clear()
-
-
-def test_searches_for_a_time_remember_a_bounded_number_of_blocks(monkeypatch):
-    monkeypatch.setattr(reader, "_MOST_BLOCKS", 3)
-    times = reader._LatestTimes()  # noqa: SLF001 -- what it forgets is looked up again, and shows nowhere
-    for block in range(10):
-        times.add("t", block, 0)
-    assert 1 <= sum(times.is_before("t", block, 1) for block in range(10)) <= 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, NoReturn, TypeVar
 
@@ -24,7 +25,7 @@ from sampleapp.brokers.shared.following import (
 from sampleapp.brokers.shared.health import WRITING, HealthTracker
 from sampleapp.brokers.sqlite.database import PrivateThread
 from sampleapp.brokers.sqlite.faults import StoreError
-from sampleapp.brokers.sqlite.rows import Section
+from sampleapp.brokers.sqlite.rows import BLOCK_OFFSETS, Section, TimeSearch
 from sampleapp.brokers.sqlite.store import Store
 from sampleapp.concurrency.waiting import Pause, Semaphore
 from sampleapp.errors import BrokerStopped, BrokerUnavailable, PublishError, UnknownPartition, UnknownTopic
@@ -55,9 +56,8 @@ _READS_AT_ONCE, _READS_OF_ONE_CALLER = 4, 3
 _PAGE_RECORDS = 2000
 _PAGE_BYTES = 2 * 1024 * 1024
 _POLL_S = 0.2
-_BLOCK_OFFSETS = 2500
-"""The offsets of one step of a search for a time."""
-_MOST_BLOCKS = 100_000
+_BLOCKS_AT_ONCE = 500
+"""The blocks of a search for a time whose latest times are stored in one transaction, in about 1 ms."""
 
 _NOT_STARTED = "The broker has not been started yet."
 _STOPPED = "The service is stopping."
@@ -68,30 +68,6 @@ T = TypeVar("T")
 class _Step(Struct, eq=False):
     work: Callable[[], Any]
     waiting: Deferred[Any]
-
-
-class _LatestTimes:
-    """
-    The latest time in each block of offsets that a search has looked at.
-
-    Records do not change and are not inserted, so a later search need not look at a block that is too early.
-    """
-
-    def __init__(self) -> None:
-        self._blocks: dict[tuple[str, int], int | None] = {}
-
-    def is_before(self, topic_id: str, block: int, timestamp_ms: int) -> bool:
-        """Return true if all records of a block are known to be before a time."""
-        if (topic_id, block) not in self._blocks:
-            return False
-        latest_ms = self._blocks[topic_id, block]
-        return latest_ms is None or latest_ms < timestamp_ms
-
-    def add(self, topic_id: str, block: int, latest_ms: int | None) -> None:
-        """Remember a block with all of its records; ``None`` for one of which all are deleted."""
-        if len(self._blocks) >= _MOST_BLOCKS:
-            self._blocks.clear()
-        self._blocks[topic_id, block] = latest_ms
 
 
 class Reader:
@@ -123,7 +99,6 @@ class Reader:
         self._clock = clock
         self._health_tracker = health_tracker
         self._response_timeout_s = response_timeout_s
-        self._latest = _LatestTimes()
         self._collecting = Semaphore(_READS_AT_ONCE, most_of_group=_READS_OF_ONE_CALLER)
         self._steps: deque[_Step] = deque()
         self._current: _Step | None = None
@@ -317,20 +292,22 @@ class Reader:
 
     async def _search(self, topic: str, topic_id: str, timestamp_ms: int, first: int) -> int:
         """Return the offset of the first record from an offset on that is not before a time, or the end."""
+        searched: list[TimeSearch] = []
         while True:
-            block, skipped = divmod(first, _BLOCK_OFFSETS)
-            until = first - skipped + _BLOCK_OFFSETS
-            if not self._latest.is_before(topic_id, block, timestamp_ms):
-                found = await self._step(
-                    partial(self._store.search_time, topic, timestamp_ms, first=first, until=until)
-                )
-                if found.at is not None:
-                    return found.at
-                if until > found.end:
-                    return max(first, found.end)
-                if not skipped:
-                    self._latest.add(topic_id, block, found.latest_ms)
-            first = until
+            found = await self._step(
+                partial(self._store.search_time, topic, topic_id, timestamp_ms, first=first)
+            )
+            first = found.until
+            is_last = found.at is not None or found.until > found.end
+            if not is_last and found.until - found.first == BLOCK_OFFSETS:
+                searched.append(found)
+            if len(searched) == _BLOCKS_AT_ONCE or (is_last and searched):
+                # Otherwise, a later search looks at these blocks again.
+                with suppress(StoreError):
+                    await self._step(partial(self._store.keep_times, topic_id, searched))
+                searched = []
+            if is_last:
+                return max(found.first, found.end) if found.at is None else found.at
 
     def _step(self, work: Callable[[], T]) -> Deferred[T]:
         """Call a function of the store on the thread, after the steps that wait already."""

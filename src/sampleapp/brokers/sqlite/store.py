@@ -32,6 +32,7 @@ from sampleapp.brokers.sqlite.rows import (
     insert,
     insert_singly,
     is_any_expired,
+    keep_times,
     next_offset,
     page,
     search_time,
@@ -48,6 +49,7 @@ _CHECK_PATIENCE_S = 1.0
 _PROBE_PATIENCE_S = 0.5
 _PROBE_BYTES = 64 * 1024
 _FORGET_PATIENCE_S = 0.1
+"""Seconds to wait for a lock, for transactions without records."""
 _FORGOTTEN_AT_ONCE = 200
 """Maximum identities that are deleted in one transaction, in some milliseconds."""
 _LONGEST_WINDOW_MS = 2**62
@@ -179,13 +181,26 @@ class Store:
             lambda connection: section(connection, topic, start, max_records, max_bytes, key=key)
         )
 
-    def search_time(self, topic: str, timestamp_ms: int, *, first: int, until: int) -> TimeSearch:
+    def search_time(self, topic: str, topic_id: str, timestamp_ms: int, *, first: int) -> TimeSearch:
         """
-        Search the offsets from ``first`` to before ``until`` for the first record that is not before a time.
+        Search a part of a topic, from an offset on, for the first record that is not before a time.
 
-        It looks at every record of them, which takes about 0.2 us each.
+        It skips the next blocks of offsets that are known to be before the time, and looks at every record of
+        the block after them, which takes about 0.2 us each. The part is empty if it has skipped many.
+
+        :param topic_id: see `Section.topic_id`.
         """
-        return self._read(lambda connection: search_time(connection, topic, timestamp_ms, first, until))
+        return self._read(lambda connection: search_time(connection, topic, topic_id, timestamp_ms, first))
+
+    def keep_times(self, topic_id: str, searched: Sequence[TimeSearch]) -> None:
+        """
+        Store the latest times of whole blocks, in one transaction, for later searches.
+
+        They stay right, since records do not change and are not inserted.
+        """
+        self._transaction(
+            lambda connection: keep_times(connection, topic_id, searched), patience_s=_FORGET_PATIENCE_S
+        )
 
     def topics(self, *, after: str, count: int) -> list[str]:
         """
