@@ -50,6 +50,8 @@ class SimulatedTopic:
         """True to deliver nothing, as if following were slow."""
         self.followings = []
         self.reads = 0
+        self.records_read = 0
+        self.compares_keys = False
         self.make(partitions)
 
     # What happens
@@ -154,7 +156,7 @@ class SimulatedTopic:
         asked, limit, max_bytes = dict(request.starts), request.limit, request.max_bytes
         if request.others is not None:
             asked = dict.fromkeys(range(len(self.logs)), request.others) | asked
-        positions, ends, gone, beyond, records = {}, {}, [], {}, []
+        positions, ends, gone, beyond, records, left_out = {}, {}, [], {}, [], 0
         for partition, start in asked.items():
             if start is None:
                 continue
@@ -174,10 +176,15 @@ class SimulatedTopic:
             while positions[partition] < len(log) and limit > 0 and (max_bytes > 0 or not records):
                 record = log[positions[partition]]
                 positions[partition] = positions[partition] + 1 if record is None else record.next_offset
-                if record is not None:
-                    records.append(record)
-                    limit -= 1
-                    max_bytes -= len(record.value or b"")
+                if record is None:
+                    continue
+                limit -= 1
+                if self.compares_keys and request.key not in {None, record.key}:
+                    left_out += 1
+                    continue
+                records.append(record)
+                max_bytes -= len(record.value or b"")
+        self.records_read += len(records)
         return ReadResult(
             topic_id=self.topic_id,
             records=records,
@@ -186,6 +193,7 @@ class SimulatedTopic:
             gone=gone,
             beyond=beyond,
             partitions=len(self.logs),
+            left_out=left_out,
         )
 
     def _end_of_epoch(self, log, epoch):

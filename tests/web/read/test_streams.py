@@ -157,6 +157,20 @@ def test_only_records_of_the_key_are_sent_and_the_position_moves_over_others(ser
     assert client.read().reader.last_event_id == "id0~5.0"
 
 
+def test_a_broker_that_compares_keys_reads_no_other_records_of_the_past(service, topic):
+    topic.compares_keys = True
+    for number in range(1200):
+        topic.publish(0, b"%d" % number, b"a" if number % 400 == 7 else b"b")
+    client = service.client("key=a&from=earliest", key=b"a")
+    service.run(1)
+    assert client.read().values == ["7", "407", "807"]
+    assert topic.records_read == 3
+    topic.publish(0, b"live", b"a")
+    service.run(20)
+    client.read().require_everything()
+    assert client.reader.last_event_id == "id0~1201.0"
+
+
 def test_only_records_with_the_headers_are_sent_live_and_from_the_past(service, topic):
     shop = ("source", b"shop")
     for headers in [(shop,), (), (("a", b""), shop)]:

@@ -481,7 +481,7 @@ class RecordStream(EventStream):
         epoch = self._owner.feeds.epoch(self._topic)
         # Not cancelled with the stream: it counts in the limit of reads until it ends, also if the client is
         # gone.
-        result = await self._turn.read(cursor, limit=limit, max_bytes=self._page_bytes)
+        result = await self._turn.read(cursor, limit=limit, max_bytes=self._page_bytes, key=self._key)
         # If the feed was reset during the read, the result may be that of the former topic.
         self._epoch = epoch
         return result
