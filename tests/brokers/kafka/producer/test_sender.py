@@ -259,6 +259,25 @@ def test_a_batch_that_has_grown_large_during_connecting_does_not_delay_single_re
     assert_true(world)
 
 
+def test_a_batch_that_has_grown_large_during_a_throttle_does_not_delay_single_records():
+    world = warm(partitions=2, brokers=(1,))
+    growing, last = keys_of(2)
+    world.cluster.throttle_ms = 750
+    publish_now(world, b"throttled", key=last)
+    world.cluster.throttle_ms = 0
+    requests = len(world.cluster.produces)
+    world.publish(b"waits", key=growing)
+    world.advance(0.21)
+    # The throttle ends before the next tick.
+    world.publish_many(values(1), keys=[growing])
+    world.advance(0.06)
+    world.publish(b"alone", key=last)
+    world.clock.pump([0] * 3)
+    assert [partitions_of(request) for request in world.cluster.produces[requests:]] == [[1], [0]]
+    world.advance(1)
+    assert_true(world)
+
+
 @pytest.mark.parametrize("loads", [True, False], ids=["of the producer", "of others"])
 def test_a_record_that_waits_for_a_broker_goes_to_the_new_leader(loads):
     world = warm(partitions=4, brokers=(1,))

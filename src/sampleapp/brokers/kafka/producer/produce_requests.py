@@ -17,7 +17,7 @@ from sampleapp.measures import BYTES, RECORDS, SECONDS, Distribution
 BatchToSend: TypeAlias = tuple[PartitionQueue, Batch]
 """A queue, and the batch that it has begun to send."""
 
-_LARGE_BYTES: Final = 16 * 1024
+LARGE_BYTES: Final = 16 * 1024
 """A larger batch goes in other requests, so that neither kind delays the other."""
 _REQUESTS: Final = 3
 """In flight to one broker: it handles one after the other, and the next should be there when one is done."""
@@ -50,7 +50,7 @@ class Node:
     def __init__(self, node_id: int) -> None:
         self.node_id = node_id
         self.small = Window(_REQUESTS, _REQUEST_BYTES)
-        """Requests with batches of up to `_LARGE_BYTES`."""
+        """Requests with batches of up to `LARGE_BYTES`."""
         self.large = Window(_LARGE_REQUESTS, _LARGE_REQUEST_BYTES)
         self.throttled_until_s = 0.0
         """End of the pause that the broker asked for, in seconds of the reactor's clock."""
@@ -69,7 +69,7 @@ class Node:
     def add(self, queue: PartitionQueue) -> None:
         """Add a queue that is ready, by the size of its next batch."""
         size = queue.next_bytes()
-        (self.large if size > _LARGE_BYTES else self.small).ready[queue] = size
+        (self.large if size > LARGE_BYTES else self.small).ready[queue] = size
 
     def take_ready(self) -> list[PartitionQueue]:
         """Remove and return all queues that are ready."""

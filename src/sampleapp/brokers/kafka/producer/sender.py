@@ -26,7 +26,13 @@ from sampleapp.brokers.kafka.connections.diagnostics import FailureReason
 from sampleapp.brokers.kafka.producer.accumulator import Accumulator
 from sampleapp.brokers.kafka.producer.idempotence import ProducerIds
 from sampleapp.brokers.kafka.producer.partition_queue import MAY_BE_SENT, PartitionQueue, QueueState
-from sampleapp.brokers.kafka.producer.produce_requests import BatchToSend, Node, ProduceRequests, Window
+from sampleapp.brokers.kafka.producer.produce_requests import (
+    LARGE_BYTES,
+    BatchToSend,
+    Node,
+    ProduceRequests,
+    Window,
+)
 from sampleapp.brokers.kafka.producer.response_handler import DeliveryLog, ResponseHandler, Responses
 from sampleapp.brokers.kafka.producer.topic_metadata import TopicMetadata
 from sampleapp.brokers.kafka.protocol import ProduceResponse
@@ -231,7 +237,7 @@ class Sender:
             if has_sent and self._is_slice_over():
                 self.wake()
                 break
-            batches = self._take_batches(window)
+            batches = self._take_batches(node, window)
             if not batches:
                 break
             self._send(node, batches, window)
@@ -264,14 +270,19 @@ class Sender:
         connecting: Deferred[None] = maybeDeferred(self._client.when_connected, node.node_id)
         connecting.addCallbacks(connected, failed).addErrback(self._log_fault)
 
-    def _take_batches(self, window: Window) -> list[BatchToSend]:
+    def _take_batches(self, node: Node, window: Window) -> list[BatchToSend]:
         """Begin the attempts of one request: at least one, if a queue is ready."""
         batches: list[BatchToSend] = []
         total = 0
         ready, window.ready = window.ready, {}
-        for queue, size in ready.items():
+        for queue, size_before in ready.items():
             if queue.state not in MAY_BE_SENT:
                 # All of its records have been given up since it became ready.
+                continue
+            # It may have grown since the queue became ready.
+            size = queue.next_bytes() if len(ready) > 1 else size_before
+            if size > LARGE_BYTES and window is node.small:
+                node.large.ready[queue] = size
                 continue
             if batches and (total + size > window.request_bytes or self._is_slice_over()):
                 window.ready[queue] = size
