@@ -10,7 +10,7 @@ from twisted.python.failure import Failure
 
 from sampleapp.brokers.kafka.cluster_client import RequestFailed
 from sampleapp.brokers.kafka.error_code import ErrorCode
-from sampleapp.brokers.kafka.producer import partition_queue
+from sampleapp.brokers.kafka.producer import accumulator, partition_queue
 from sampleapp.brokers.kafka.protocol import Produced, ProduceRequest, ProduceResponse
 from sampleapp.errors import (
     BrokerUnavailable,
@@ -318,6 +318,24 @@ def test_records_whose_callers_were_told_leave_when_others_of_their_batch_go_bac
     assert isinstance(last[0], RecordMetadata)
     assert b"early" not in world.values()[0]
     assert world.producer.buffered_bytes == 0
+
+
+def test_each_caller_is_answered_if_stored_records_cannot_be_divided_among_them(
+    monkeypatch, no_failure_is_lost
+):
+    world = warm(partitions=1)
+    divide = accumulator.groupby
+
+    def fail_at_the_second(*args):
+        yield next(divide(*args))
+        raise MemoryError
+
+    monkeypatch.setattr(accumulator, "groupby", fail_at_the_second)
+    outcomes = [*world.publish_many([b"of one caller"] * 2), *world.publish_many([b"of another"] * 3)]
+    world.advance(0.5)
+    assert [type(outcome) for (outcome,) in outcomes] == [RecordMetadata] * 2 + [OutcomeUnknown] * 3
+    assert world.producer.buffered_bytes == 0
+    assert no_failure_is_lost.pop().check(MemoryError)
 
 
 def test_records_behind_a_batch_that_cannot_be_encoded_are_sent(monkeypatch, no_failure_is_lost):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
-from itertools import groupby
+from itertools import groupby, islice
 from operator import attrgetter
 from typing import Final
 
@@ -403,20 +403,26 @@ class Accumulator:
         :param offset: of the first record; each of the others has the next one.
         """
         self._used -= batch.held
-        for response, some in _by_response(batch.records):
-            try:
-                if isinstance(response, BatchResult):
-                    stored = [
-                        RecordMetadata(topic=topic, partition=partition, offset=each)
-                        for each in range(offset, offset + len(some))
-                    ]
-                    response.put([pending.index for pending in some], stored)
-                elif not response.called:
-                    response.callback(RecordMetadata(topic=topic, partition=partition, offset=offset))
-            except Exception:  # noqa: BLE001 -- such as MemoryError; the other callers are answered
-                self._log.failure("Answering for a record of {topic} failed", topic=topic)
-                _respond_with(some, OutcomeUnknown(SERVICE_FAULT.public))
-            offset += len(some)
+        records, answered = batch.records, 0
+        try:
+            for response, some in _by_response(records):
+                first = offset + answered
+                try:
+                    if isinstance(response, BatchResult):
+                        stored = [
+                            RecordMetadata(topic=topic, partition=partition, offset=each)
+                            for each in range(first, first + len(some))
+                        ]
+                        response.put([pending.index for pending in some], stored)
+                    elif not response.called:
+                        response.callback(RecordMetadata(topic=topic, partition=partition, offset=first))
+                except Exception:  # noqa: BLE001 -- such as MemoryError; the other callers are answered
+                    self._log.failure("Answering for a record of {topic} failed", topic=topic)
+                    _respond_with(some, OutcomeUnknown(SERVICE_FAULT.public))
+                answered += len(some)
+        except Exception:  # noqa: BLE001 -- dividing them failed, and no queue has them any more
+            self._log.failure("Answering for records of {topic} failed", topic=topic)
+            _respond_with(islice(records, answered, None), OutcomeUnknown(SERVICE_FAULT.public))
         self._notify_if_empty()
 
     def fail(self, records: Iterable[Pending], error: PublishError) -> None:
