@@ -44,6 +44,11 @@ def site(project, tmp_path_factory, part):
     (source / "distributions").mkdir()
     for path in ("src", "LICENSE", f"distributions/{part}"):
         subprocess.run(["cp", "-R", project / path, source / path], check=True)
+    for name in ("src", "LICENSE"):
+        link = source / "distributions" / part / name
+        # The source distribution has no links.
+        if not link.is_symlink():
+            link.symlink_to(f"../../{name}")
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     build = [*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", wheels]
     subprocess.run([*build, source / "distributions" / part], check=True)
