@@ -86,6 +86,9 @@ class Server:
         return (process.children() or [process])[0]
 
     def cpu_s(self) -> float:
+        if sys.platform == "linux":
+            # clock_getcpuclockid(3): in ns, where psutil's times are in steps of 10 ms.
+            return time.clock_gettime((~self.process.pid << 3) | 2)
         times = self.process.cpu_times()
         return times.user + times.system
 
