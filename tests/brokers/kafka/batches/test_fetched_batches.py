@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sampleapp.brokers.kafka.batches import BATCH_OVERHEAD, FetchedPage, compression, encode_batch
+from sampleapp.brokers.kafka.batches import BATCH_OVERHEAD, FetchedPage, encode_batch, encoding
 from sampleapp.brokers.kafka.batches.record_decoding import (
     RecordsError,
     Where,
@@ -108,7 +108,7 @@ def test_the_name_of_a_header_need_not_be_utf_8():
 def test_the_two_readers_of_records_agree(some, stamped, data):
     batch = plain_batch(some, base_offset=5, attributes=LOG_APPEND_TIME if stamped else 0)
     where = Where("t", 3, data.draw(st.integers(0, 15)))
-    header = compression.HEADER.unpack_from(batch)
+    header = encoding.HEADER.unpack_from(batch)
     body = batch[BATCH_OVERHEAD:]
     assert list(read_records_slowly(header, body, where)) == list(read_records(header, body, where))
     end = data.draw(st.integers(0, len(body) - 1))
@@ -122,6 +122,6 @@ def test_the_two_readers_of_records_agree(some, stamped, data):
 @settings(max_examples=300)
 @given(st.binary(max_size=60), st.integers(-1, 5))
 def test_the_slower_reader_rejects_or_reads_anything(body, count):
-    header = compression.HEADER.unpack_from(plain_batch([record()], count=count))
+    header = encoding.HEADER.unpack_from(plain_batch([record()], count=count))
     with contextlib.suppress(RecordsError):
         list(read_records_slowly(header, body, Where("t", 3, 0)))

@@ -4,8 +4,8 @@ Encoding and decoding of record batches, as they are in requests and on the brok
 Layout: https://kafka.apache.org/documentation/#recordbatch.
 """
 
-from sampleapp.brokers.kafka.batches.compression import BATCH_OVERHEAD, Codec
-from sampleapp.brokers.kafka.batches.encoding import encode_batch, record_size, record_sizes
+from sampleapp.brokers.kafka.batches.compression import Codec
+from sampleapp.brokers.kafka.batches.encoding import BATCH_OVERHEAD, encode_batch, record_size, record_sizes
 from sampleapp.brokers.kafka.batches.fetched_batches import (
     DEFAULT_MAX_BATCH_BYTES,
     FetchedPage,

@@ -1,8 +1,4 @@
-"""
-The layout of batches, and their compression in the framings of Kafka's own clients.
-
-The layout is that of https://kafka.apache.org/documentation/#messageformat.
-"""
+"""Compression of batches in the framings of Kafka's own clients."""
 
 from __future__ import annotations
 
@@ -19,58 +15,14 @@ import lz4.frame  # type: ignore[import-untyped] # it has no py.typed
 
 from sampleapp.decompression import Decompressor, GzipDecompressor
 
-# In every format: the offset, the length of the rest, and the position of the format's number.
-OFFSET: Final = Struct(">q")
-LENGTH: Final = Struct(">i")
-LENGTH_AT: Final = OFFSET.size
-LENGTH_COUNTS_FROM: Final = LENGTH_AT + LENGTH.size
-FORMAT_AT: Final = 16
-# Bits of the attributes: the codec, and whether the timestamps are the broker's.
-CODEC: Final = 0x07
-LOG_APPEND_TIME: Final = 0x08
-
-FORMAT: Final = 2
-"""The format that this service writes (KIP-98); the constants below are of this format."""
-LEADER_EPOCH: Final = Struct(">i")
-LEADER_EPOCH_AT: Final = LENGTH_COUNTS_FROM
-CRC_AT: Final = 17
-CRC: Final = Struct(">I")
-ATTRIBUTES_AT: Final = 21
-"""Also the begin of the bytes that the checksum covers."""
-ATTRIBUTES: Final = Struct(">h")
-HEADER: Final = Struct(">qiibIhiqqqhii")
-"""
-Base offset, length, leader epoch, format, CRC, attributes, last offset delta, base and maximum timestamp,
-producer id, its epoch, base sequence, number of records.
-"""
-BATCH_OVERHEAD: Final = HEADER.size
-"""The bytes of a batch's header."""
-
-
-def split(data: bytes) -> Iterator[bytes]:
-    """
-    Split fetched data into batches.
-
-    A batch at the end that is cut short is left out. A batch with an invalid length is the last one, and the
-    decoder rejects it.
-    """
-    start = 0
-    while len(data) - start > FORMAT_AT:
-        (length,) = LENGTH.unpack_from(data, start + LENGTH_AT)
-        end = start + LENGTH_COUNTS_FROM + length
-        if end > len(data):
-            return
-        yield data[start : max(start, end)]
-        if length < 0:
-            return
-        start = end
-
-
 if sys.version_info >= (3, 14):
     from compression import zstd
 else:
     from backports import zstd
 
+
+CODEC: Final = 0x07
+"""The bits of the attributes that have the codec."""
 
 # Java's defaults, so that batches from here are as small as those from Java. For lz4, Java's level 9 is the
 # fast compressor, not the 16 times slower one that this level means elsewhere.

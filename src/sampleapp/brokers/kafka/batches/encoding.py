@@ -1,9 +1,14 @@
-"""Encoding of batches in format 2 (KIP-98)."""
+"""
+Encoding of batches in format 2 (KIP-98), and the layout of all formats.
+
+The layout is that of https://kafka.apache.org/documentation/#messageformat.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from struct import Struct
 from typing import Final
 
 from aiokafka.record.default_records import (  # type: ignore[import-untyped] # it has no py.typed
@@ -11,20 +16,32 @@ from aiokafka.record.default_records import (  # type: ignore[import-untyped] # 
 )
 from aiokafka.record.util import calc_crc32c  # type: ignore[import-untyped] # as above
 
-from sampleapp.brokers.kafka.batches.compression import (
-    ATTRIBUTES,
-    ATTRIBUTES_AT,
-    BATCH_OVERHEAD,
-    CRC,
-    CRC_AT,
-    FORMAT,
-    LENGTH,
-    LENGTH_AT,
-    LENGTH_COUNTS_FROM,
-    Codec,
-    compress,
-)
+from sampleapp.brokers.kafka.batches.compression import Codec, compress
 from sampleapp.model import Record
+
+# In every format: the offset, the length of the rest, and the position of the format's number.
+OFFSET: Final = Struct(">q")
+LENGTH: Final = Struct(">i")
+LENGTH_AT: Final = OFFSET.size
+LENGTH_COUNTS_FROM: Final = LENGTH_AT + LENGTH.size
+FORMAT_AT: Final = 16
+
+FORMAT: Final = 2
+"""The format that this service writes (KIP-98); the constants below are of this format."""
+LEADER_EPOCH: Final = Struct(">i")
+LEADER_EPOCH_AT: Final = LENGTH_COUNTS_FROM
+CRC_AT: Final = 17
+CRC: Final = Struct(">I")
+ATTRIBUTES_AT: Final = 21
+"""Also the begin of the bytes that the checksum covers."""
+ATTRIBUTES: Final = Struct(">h")
+HEADER: Final = Struct(">qiibIhiqqqhii")
+"""
+Base offset, length, leader epoch, format, CRC, attributes, last offset delta, base and maximum timestamp,
+producer id, its epoch, base sequence, number of records.
+"""
+BATCH_OVERHEAD: Final = HEADER.size
+"""The bytes of a batch's header."""
 
 # The longest encodings of: the record's length, attributes, timestamp delta, offset delta, the lengths of key
 # and value, the number of headers.

@@ -10,19 +10,23 @@ import msgspec
 from aiokafka.record.util import calc_crc32c  # type: ignore[import-untyped] # it has no py.typed
 
 from sampleapp.brokers.kafka.batches.compression import (
+    BatchTooLarge,
+    CompressionError,
+    UnsupportedCodec,
+    codec_in,
+    decompress,
+)
+from sampleapp.brokers.kafka.batches.encoding import (
     ATTRIBUTES_AT,
     FORMAT,
     FORMAT_AT,
     HEADER,
     LEADER_EPOCH,
     LEADER_EPOCH_AT,
+    LENGTH,
+    LENGTH_AT,
+    LENGTH_COUNTS_FROM,
     OFFSET,
-    BatchTooLarge,
-    CompressionError,
-    UnsupportedCodec,
-    codec_in,
-    decompress,
-    split,
 )
 from sampleapp.brokers.kafka.batches.record_decoding import (
     OLD_FORMATS,
@@ -106,7 +110,7 @@ def read_batches(
     """
     transactions = _Transactions(aborted)
     next_offset = position
-    for batch in split(data):
+    for batch in _split(data):
         page = _read(batch, Where(topic, partition, next_offset), transactions, max_batch_bytes)
         next_offset = page.next_offset
         yield page
@@ -136,7 +140,7 @@ def read_gradually(
     :raise UnreadableBatch: during iteration; as of `read_batches`.
     """
     transactions = _Transactions(aborted)
-    for batch in split(data):
+    for batch in _split(data):
         where = Where(topic, partition, position)
         offset = OFFSET.unpack_from(batch)[0] if len(batch) >= OFFSET.size else position
         try:
@@ -284,3 +288,22 @@ def _is_abort(batch: _Batch, max_bytes: int) -> bool:
     if key is None or len(key) < _CONTROL_KEY.size:
         raise RecordsError("the marker of a transaction has no type")
     return bool(_CONTROL_KEY.unpack_from(key)[1] == _ABORT)
+
+
+def _split(data: bytes) -> Iterator[bytes]:
+    """
+    Split fetched data into batches.
+
+    A batch at the end that is cut short is left out. A batch with an invalid length is the last one, and the
+    decoder rejects it.
+    """
+    start = 0
+    while len(data) - start > FORMAT_AT:
+        (length,) = LENGTH.unpack_from(data, start + LENGTH_AT)
+        end = start + LENGTH_COUNTS_FROM + length
+        if end > len(data):
+            return
+        yield data[start : max(start, end)]
+        if length < 0:
+            return
+        start = end

@@ -26,18 +26,19 @@ from aiokafka.record.default_records import DefaultRecordBatch  # type: ignore[i
 
 from sampleapp.brokers.kafka.batches.compression import (
     CODEC,
-    FORMAT_AT,
-    HEADER,
-    LENGTH,
-    LENGTH_AT,
-    LENGTH_COUNTS_FROM,
-    LOG_APPEND_TIME,
     BatchTooLarge,
     Codec,
     codec_in,
     decompress,
     decompressed_chunks,
     with_valid_lz4_header,
+)
+from sampleapp.brokers.kafka.batches.encoding import (
+    FORMAT_AT,
+    HEADER,
+    LENGTH,
+    LENGTH_AT,
+    LENGTH_COUNTS_FROM,
 )
 from sampleapp.model import ConsumerRecord
 
@@ -49,6 +50,9 @@ _MAX_IN_C_BYTES = 4 * 1024 * 1024
 # About a millisecond each.
 _UNWANTED_AT_ONCE = 2000
 _SLOWLY_AT_ONCE = 200
+
+_LOG_APPEND_TIME = 0x08
+"""The bit of the attributes that tells that the timestamps are the broker's."""
 
 # Longer than any sequence of variable-length numbers that aiokafka reads between two checks of the end.
 _PADDING = bytes(64)
@@ -281,7 +285,7 @@ def _record_at(
         topic=where.topic,
         partition=where.partition,
         offset=offset,
-        timestamp_ms=max_timestamp if attributes & LOG_APPEND_TIME else base_timestamp + timestamp_delta,
+        timestamp_ms=max_timestamp if attributes & _LOG_APPEND_TIME else base_timestamp + timestamp_delta,
         key=key,
         value=value,
         headers=tuple(headers),
@@ -384,7 +388,7 @@ def _inside(outer: _Message, codec: Codec, max_bytes: int) -> Iterator[_Message]
 
 
 def _unwrapped(data: bytes, outer: _Message, base: int) -> Iterator[_Message]:
-    stamped = outer.magic > 0 and outer.attributes & LOG_APPEND_TIME
+    stamped = outer.magic > 0 and outer.attributes & _LOG_APPEND_TIME
     for message in map(_parse, _split(data)):
         if message.magic != outer.magic or codec_in(message.attributes) is not Codec.NONE:
             raise RecordsError(
