@@ -8,9 +8,11 @@ from sampleapp.brokers.kafka.protocol import (
     OF_BROKER,
     OF_TOPIC,
     AbortedTransaction,
+    AcquiredRecords,
     ApiVersions,
     BrokerAddress,
     ClusterMetadata,
+    Coordinator,
     DescribedConfig,
     Fetched,
     ListedOffset,
@@ -21,19 +23,31 @@ from sampleapp.brokers.kafka.protocol import (
     Quorum,
     SaslAuthenticated,
     SaslMechanisms,
+    ShareAcknowledged,
+    ShareFetched,
+    ShareGroupHeartbeat,
+    ShareGroupOffset,
+    ShareGroupOffsets,
+    SharePartition,
     TopicMetadata,
 )
 from tests.support.kafka_protocol import (
     API_VERSIONS,
     DESCRIBE_CONFIGS,
     DESCRIBE_QUORUM,
+    DESCRIBE_SHARE_GROUP_OFFSETS,
     FETCH,
+    FIND_COORDINATOR,
     INIT_PRODUCER_ID,
     LIST_OFFSETS,
     METADATA,
     PRODUCE,
     SASL_AUTHENTICATE,
     SASL_HANDSHAKE,
+    SET_GROUP_CONFIGS,
+    SHARE_ACKNOWLEDGE,
+    SHARE_FETCH,
+    SHARE_GROUP_HEARTBEAT,
     TOPIC_ID,
 )
 
@@ -167,6 +181,49 @@ def sasl_authenticate_answer(version):
     return packed("h", 58) + text("who?") + packed("i", 0) + lifetime, expected
 
 
+def find_coordinator_answer(_):
+    found = compact("g") + packed("i", 7) + compact("localhost") + packed("ihb", 9092, 0, 0) + b"\0"
+    return b"\0" + packed("i", 0) + b"\2" + found + b"\0", Coordinator(0, 7)
+
+
+def share_group_heartbeat_answer(_):
+    assigned = b"\1\2" + TOPIC_ID.bytes + b"\3" + packed("ii", 3, 4) + b"\0\0"
+    body = b"\0" + packed("ihb", 0, 0, 0) + compact("m") + packed("ii", 2, 5000) + assigned + b"\0"
+    return body, ShareGroupHeartbeat(0, 2, 5000, {TOPIC_ID: (3, 4)})
+
+
+NODES = b"\2" + packed("i", 7) + compact("localhost") + packed("i", 9092) + b"\0\0"
+
+
+def share_fetch_answer(_):
+    acquired = b"\3" + packed("qqh", 40, 41, 1) + b"\0" + packed("qqh", 43, 43, 2) + b"\0"
+    state = packed("ihbhbii", 3, 0, 0, 0, 0, 7, 5) + b"\0"
+    topic = TOPIC_ID.bytes + b"\2" + state + b"\x08records" + acquired + b"\0\0"
+    body = b"\0" + packed("ihbi", 0, 0, 0, 30000) + b"\2" + topic + NODES + b"\0"
+    found = SharePartition(3, 0, (AcquiredRecords(40, 41, 1), AcquiredRecords(43, 43, 2)), b"records")
+    return body, ShareFetched(0, 30000, (found,))
+
+
+def share_acknowledge_answer(_):
+    refused = packed("ih", 3, 121) + compact("held by another") + packed("ii", 7, 5) + b"\0\0"
+    topic = TOPIC_ID.bytes + b"\2" + refused + b"\0"
+    body = b"\0" + packed("ihbi", 0, 0, 0, 30000) + b"\2" + topic + NODES + b"\0"
+    return body, ShareAcknowledged(0, {3: 121})
+
+
+def describe_share_group_offsets_answer(_):
+    known = packed("iqiqhb", 3, 40, 5, 10, 0, 0) + b"\0"
+    unused = packed("iqiqh", 4, -1, -1, -1, 3) + compact("who?") + b"\0"
+    topic = compact("t") + TOPIC_ID.bytes + b"\3" + known + unused + b"\0"
+    group = compact("g") + b"\2" + topic + packed("hb", 0, 0) + b"\0"
+    expected = ShareGroupOffsets(0, {3: ShareGroupOffset(0, 40, 10), 4: ShareGroupOffset(3, -1, -1)})
+    return b"\0" + packed("i", 0) + b"\2" + group + b"\0", expected
+
+
+def set_group_configs_answer(_):
+    return b"\0" + packed("i", 0) + b"\2" + packed("hbb", 30, 0, 32) + compact("g") + b"\0\0", 30
+
+
 WRITTEN = {
     PRODUCE.api: produce_answer,
     FETCH.api: fetch_answer,
@@ -178,4 +235,10 @@ WRITTEN = {
     DESCRIBE_QUORUM.api: describe_quorum_answer,
     SASL_HANDSHAKE.api: sasl_handshake_answer,
     SASL_AUTHENTICATE.api: sasl_authenticate_answer,
+    FIND_COORDINATOR.api: find_coordinator_answer,
+    SHARE_GROUP_HEARTBEAT.api: share_group_heartbeat_answer,
+    SHARE_FETCH.api: share_fetch_answer,
+    SHARE_ACKNOWLEDGE.api: share_acknowledge_answer,
+    DESCRIBE_SHARE_GROUP_OFFSETS.api: describe_share_group_offsets_answer,
+    SET_GROUP_CONFIGS.api: set_group_configs_answer,
 }

@@ -15,16 +15,24 @@ from sampleapp.brokers.kafka.protocol import (
     LATEST,
     OF_BROKER,
     OF_TOPIC,
+    Acknowledgement,
+    AcknowledgeType,
     ApiVersionsRequest,
     DescribeConfigsRequest,
     DescribeQuorumRequest,
+    DescribeShareGroupOffsetsRequest,
     FetchRequest,
+    FindCoordinatorRequest,
     InitProducerIdRequest,
     ListOffsetsRequest,
     MetadataRequest,
     ProduceRequest,
     SaslAuthenticateRequest,
     SaslHandshakeRequest,
+    SetGroupConfigsRequest,
+    ShareAcknowledgeRequest,
+    ShareFetchRequest,
+    ShareGroupHeartbeatRequest,
 )
 from tests.support import strategies
 
@@ -49,10 +57,33 @@ INIT_PRODUCER_ID = InitProducerIdRequest()
 DESCRIBE_QUORUM = DescribeQuorumRequest()
 SASL_HANDSHAKE = SaslHandshakeRequest(mechanism="PLAIN")
 SASL_AUTHENTICATE = SaslAuthenticateRequest(token=b"\0user\0password")
+FIND_COORDINATOR = FindCoordinatorRequest(group="g")
+SHARE_GROUP_HEARTBEAT = ShareGroupHeartbeatRequest(group="g", member_id="m", member_epoch=0, topic="t")
+SHARE_FETCH = ShareFetchRequest(
+    group="g",
+    member_id="m",
+    session_epoch=0,
+    topic_id=TOPIC_ID,
+    partitions=[3, 4],
+    max_wait_ms=500,
+    max_records=10,
+    max_bytes=1 << 20,
+)
+SHARE_ACKNOWLEDGE = ShareAcknowledgeRequest(
+    group="g",
+    member_id="m",
+    session_epoch=1,
+    topic_id=TOPIC_ID,
+    acknowledgements={3: [Acknowledgement(40, 41, AcknowledgeType.ACCEPT)]},
+)
+DESCRIBE_SHARE_GROUP_OFFSETS = DescribeShareGroupOffsetsRequest(group="g", topic="t", partitions=(3, 4))
+SET_GROUP_CONFIGS = SetGroupConfigsRequest(group="g", values={"share.auto.offset.reset": "earliest"})
 
 REQUESTS = [
     *[PRODUCE, FETCH, LIST_OFFSETS, METADATA, API_VERSIONS],
     *[DESCRIBE_CONFIGS, DESCRIBE_QUORUM, INIT_PRODUCER_ID, SASL_HANDSHAKE, SASL_AUTHENTICATE],
+    *[FIND_COORDINATOR, SHARE_GROUP_HEARTBEAT, SHARE_FETCH, SHARE_ACKNOWLEDGE],
+    *[DESCRIBE_SHARE_GROUP_OFFSETS, SET_GROUP_CONFIGS],
 ]
 
 

@@ -1,5 +1,5 @@
 """
-DescribeConfigs and DescribeQuorum: the configuration of topics and brokers, and the metadata's replicas.
+DescribeConfigs and DescribeQuorum: configurations, and the replicas of the metadata.
 
 The first is KIP-133, the second KIP-595, with the time of the leader since KIP-836.
 """
@@ -19,6 +19,8 @@ OF_TOPIC = 2
 """The type of a resource: a topic."""
 OF_BROKER = 4
 """The type of a resource: a broker, whose name is its node id. Only this broker may be asked."""
+OF_GROUP = 32
+"""The type of a resource: a group (KIP-848)."""
 
 _TYPE = Struct(">b")
 _FACTS = Struct(">?b?")
@@ -33,7 +35,7 @@ class DescribedConfig(msgspec.Struct, frozen=True, gc=False):
 
     error: int
     resource_type: int
-    """`OF_TOPIC` or `OF_BROKER`."""
+    """`OF_TOPIC`, `OF_BROKER` or `OF_GROUP`."""
     name: str
     values: Mapping[str, str | None]
     """
