@@ -50,6 +50,7 @@ SETTINGS = {
     "group.initial.rebalance.delay.ms": "0",
     "offsets.topic.num.partitions": "1",
     "transaction.state.log.num.partitions": "1",
+    "share.coordinator.state.topic.num.partitions": "1",
     # Leaders change when a test wants them to, not every five minutes.
     "auto.leader.rebalance.enable": "false",
     # Whatever can be compacted is, soon, and in little memory.
@@ -88,6 +89,8 @@ def replication(nodes: int) -> dict[str, str]:
         "offsets.topic.replication.factor": str(replicas),
         "transaction.state.log.replication.factor": str(replicas),
         "transaction.state.log.min.isr": str(in_sync),
+        "share.coordinator.state.topic.replication.factor": str(replicas),
+        "share.coordinator.state.topic.min.isr": str(in_sync),
     }
 
 

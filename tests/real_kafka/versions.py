@@ -24,6 +24,7 @@ __all__ = [
     "SASL_WITH_CERTIFICATES",
     "SCRAM",
     "SCRAM_BY_REQUEST",
+    "SHARE_GROUPS",
     "SKIPS_VALUES",
     "SOFTWARE_NAME",
     "TOKENS",
@@ -106,6 +107,7 @@ SCRAM_BY_REQUEST = Feature(
 )
 TOKENS = Feature(name="OAUTHBEARER (KIP-255)", since="2.0")
 SASL_WITH_CERTIFICATES = Feature(name="client certificates beside SASL (KIP-684)", since="2.8")
+SHARE_GROUPS = Feature(name="share groups (KIP-932)", since="4.2")
 REAUTHENTICATION = Feature(name="sessions that end (KIP-368)", since="2.2")
 ACLS = Feature(name="authorizer for how it is run here", not_in=("3.0", "3.2"))
 
