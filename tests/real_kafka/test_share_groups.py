@@ -448,6 +448,23 @@ def test_a_frozen_client_keeps_its_records_and_its_session_until_its_connection_
             assert session.end(wire=second) == ErrorCode.SHARE_SESSION_NOT_FOUND
 
 
+def test_a_broker_that_was_killed_has_no_sessions_and_gives_the_records_at_once(cluster, connect):
+    group = ShareGroup(cluster, records=2)
+    wire = connect()
+    group.leave(wire)
+    session = Session(group, wire)
+    assert session.acquire() == {0: 1, 1: 1}
+    assert session.acknowledge(ACCEPT, 0) == ErrorCode.NONE
+    cluster.kill9()
+    cluster.start()
+    other = Session(group, connect())
+    # What nobody has acknowledged was not written down, not even its delivery.
+    assert other.acquire_soon(1) == {1: 1}
+    assert session.acknowledge(ACCEPT, 1, wire=other.wire) == ErrorCode.SHARE_SESSION_NOT_FOUND
+    assert other.end(ACCEPT, 1) == ErrorCode.NONE
+    wait_until(lambda: group.lag() == 0, "the broker knows that all is done")
+
+
 def test_another_leader_gives_the_records_at_once_and_does_not_count_the_delivery_of_the_first(three_nodes):
     group = ShareGroup(three_nodes, records=2, assignment=[[1, 2, 3]])
     three_nodes.node(1).stop()
@@ -497,6 +514,24 @@ def test_members_share_the_partitions_but_whoever_has_a_session_may_fetch_all_of
     session.member_id = idle
     assert session.acquire() == {0: 1, 1: 1}
     assert session.end(ACCEPT, 0, 1) == ErrorCode.NONE
+
+
+def test_a_new_partition_cannot_be_fetched_before_a_member_has_joined_again(cluster, connect):
+    group = ShareGroup(cluster, records=1)
+    wire = connect()
+    group.leave(wire)
+    cluster.admin.add_partitions(group.topic, 2)
+    group.partitions = (0, 1)
+    session = Session(group, wire)
+
+    def errors():
+        return {each.partition: each.error for each in session.fetch(wait_ms=100).partitions}
+
+    # At first the broker does not know that it leads the partition.
+    wait_until(lambda: errors().get(1) == ErrorCode.UNKNOWN_SERVER_ERROR, "the partition is there")
+    group.join(wire, "again")
+    wait_until(lambda: not any(errors().values()), "all partitions can be fetched")
+    session.end(ACCEPT, 0)
 
 
 def test_a_group_that_nobody_has_joined_cannot_be_fetched_and_has_no_offsets(cluster, connect):
