@@ -1,4 +1,4 @@
-"""Kafka's share groups, as a service must know them that gives one member's records to many callers."""
+"""Kafka's share groups: facts that a service relies on which leases records to its callers."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_the_acknowledgements_of_a_partition_are_taken_together_or_not_at_all(cl
     # The request counts in the session all the same.
     assert session.acknowledge(ACCEPT, 0) == ErrorCode.NONE
     assert session.end(ACCEPT, 1, 2) == ErrorCode.INVALID_RECORD_STATE
-    # Such a last request ends the session, and what it names is released.
+    # Such a last request ends the session, and releases the records that it names.
     assert session.end() == ErrorCode.SHARE_SESSION_NOT_FOUND
     assert other.acquire_soon(1) == {1: 2}
     assert other.end(ACCEPT, 1, 2, 3) == ErrorCode.NONE
@@ -258,7 +258,7 @@ def test_a_session_is_moved_to_another_connection_without_acquiring_more_by_a_fe
     assert session.acquire(most=2) == {0: 1, 1: 1}
     assert session.acquire(most=0, wait_ms=0, wire=taker, epoch=0) == {}
     assert session.acknowledge(RENEW, 0, 1, wire=taker) == ErrorCode.NONE
-    # What was agreed before is over, and the first connection is free.
+    # The epoch from before the move is not valid, and the first connection is free.
     assert session.acknowledge(ACCEPT, 0, epoch=1) == ErrorCode.INVALID_SHARE_SESSION_EPOCH
     first.close()
     assert other.acquire() == {2: 1}
@@ -458,7 +458,7 @@ def test_a_broker_that_was_killed_has_no_sessions_and_gives_the_records_at_once(
     cluster.kill9()
     cluster.start()
     other = Session(group, connect())
-    # What nobody has acknowledged was not written down, not even its delivery.
+    # Kafka persists acknowledgements, not deliveries.
     assert other.acquire_soon(1) == {1: 1}
     assert session.acknowledge(ACCEPT, 1, wire=other.wire) == ErrorCode.SHARE_SESSION_NOT_FOUND
     assert other.end(ACCEPT, 1) == ErrorCode.NONE

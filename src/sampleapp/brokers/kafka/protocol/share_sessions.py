@@ -94,7 +94,7 @@ class ShareFetchRequest(Request[ShareFetched], frozen=True, kw_only=True):
             1,  # minimal bytes
             self.max_bytes,
             self.max_records,
-            self.max_records,  # at most so many in one batch of acquired records
+            self.max_records,  # the limit of one batch of acquired records
             _RECORD_LIMIT,
         )
         parts = [fields.string(self.group), fields.string(self.member_id), limits]
