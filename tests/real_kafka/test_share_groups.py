@@ -27,6 +27,7 @@ pytestmark = needs(SHARE_GROUPS)
 
 ACCEPT, GAP, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.GAP, AcknowledgeType.REJECT
 RELEASE, RENEW = AcknowledgeType.RELEASE, AcknowledgeType.RENEW
+NOT_LEADER = {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 TYPES = (ACCEPT, RELEASE, REJECT, RENEW)
 
 
@@ -480,12 +481,29 @@ def test_another_leader_gives_the_records_at_once_and_does_not_count_the_deliver
         three_nodes.admin.elect(group.topic, partitions=[0])
         three_nodes.admin.wait_until_led_by(group.topic, 1)
         assert other.acquire_soon(1) == {1: 1}
-        assert session.acknowledge(ACCEPT, 1) in {
-            ErrorCode.NOT_LEADER_OR_FOLLOWER,
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        }
+        assert session.acknowledge(ACCEPT, 1) in NOT_LEADER
         assert session.end() == ErrorCode.NONE
         assert other.end(ACCEPT, 1) == ErrorCode.NONE
+
+
+def test_a_leader_that_was_frozen_does_not_accept_records_that_another_has_given_since(three_nodes):
+    group = ShareGroup(three_nodes, records=2, assignment=[[1, 2, 3]])
+    with connected(three_nodes.address(1)) as old:
+        session = Session(group, old)
+        assert session.acquire_soon(0, 1) == {0: 1, 1: 1}
+        three_nodes.node(1).freeze()
+        leaders = three_nodes.admin.leaders
+        wait_until(lambda: leaders(group.topic).get(0, 1) != 1, "another broker leads the partition")
+        with connected(three_nodes.address(leaders(group.topic)[0])) as new:
+            other = Session(group, new)
+            assert other.acquire_soon(0, 1) == {0: 1, 1: 1}
+            three_nodes.node(1).thaw()
+            # At once, perhaps before it knows.
+            assert session.acknowledge(ACCEPT, 0) in NOT_LEADER
+            assert session.end() == ErrorCode.NONE
+            assert other.end(ACCEPT, 0, 1) == ErrorCode.NONE
+    three_nodes.restore()
+    wait_until(lambda: group.lag() == 0, "all is done")
 
 
 # Members.
