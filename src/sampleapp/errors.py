@@ -8,7 +8,7 @@ again may succeed, and whether the record may have been published in spite of th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Annotated, ClassVar, Final
 
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -27,6 +27,7 @@ __all__ = [
     "InvalidMessage",
     "InvalidOption",
     "InvalidParameters",
+    "LeaseLost",
     "MalformedIdempotencyKey",
     "MalformedMessage",
     "MessageError",
@@ -43,8 +44,11 @@ __all__ = [
     "StartUpError",
     "TooManyIdempotencyKeys",
     "TopicNotAuthorized",
+    "UnknownIds",
     "UnknownPartition",
     "UnknownTopic",
+    "WorkError",
+    "WorkNotSupported",
     "forget_frames",
     "pointer_token",
     "shown",
@@ -244,6 +248,36 @@ class PartlyPublished(SampleAppError):
 
 class PartlyRejected(PartlyPublished):
     """Some messages of a batch are published. All others were rejected for good."""
+
+
+class WorkError(SampleAppError):
+    """Messages were not given to a worker, or not acknowledged."""
+
+
+class LeaseLost(WorkError):
+    """
+    The lease has ended: its time is over, it was acknowledged or replaced, or the broker has ended it.
+
+    Its messages that were not accepted or rejected are given to workers again.
+    """
+
+    def __init__(self, message: str, *, done: Collection[tuple[int, int]] = ()) -> None:
+        """:param done: the messages whose verdicts stand all the same, by partition and offset."""
+        super().__init__(message)
+        self.done = frozenset(done)
+
+
+class UnknownIds(WorkError):
+    """A lease does not have the messages that a worker names. Nothing was acknowledged, and it goes on."""
+
+    def __init__(self, ids: Collection[tuple[int, int]]) -> None:
+        """:param ids: those that are not in the lease, by partition and offset; at least one."""
+        super().__init__("The lease does not have all of these messages; name only messages that it has.")
+        self.ids = frozenset(ids)
+
+
+class WorkNotSupported(WorkError):
+    """The broker cannot give messages to workers. The message says which broker could."""
 
 
 def forget_frames(error: BaseException | None) -> None:

@@ -16,15 +16,19 @@ from sampleapp.errors import PublishError
 from sampleapp.measures import Measures
 from sampleapp.model import (
     EARLIEST,
+    Acknowledged,
     ConsumerRecord,
+    Extended,
     FromOffsets,
     Health,
+    Lease,
     ReadRequest,
     ReadResult,
     Record,
     RecordMetadata,
     Start,
     TopicDescription,
+    Verdicts,
 )
 
 __all__ = [
@@ -37,6 +41,7 @@ __all__ = [
     "IReloadable",
     "ISubscription",
     "IVerifiesClients",
+    "IWorkBroker",
     "Outcome",
 ]
 
@@ -309,6 +314,63 @@ class IBroker(Interface):
             `sampleapp.errors.OutcomeUnknown`, and records that certainly were not stored with the reason.
         :return: fires with ``None`` when all records are finished and every resource is released. Never
             fails, and may be called more than once, and without a `start`.
+        """
+
+
+class IWorkBroker(IBroker):
+    """
+    A broker that shares the messages of a topic among the workers of a group. A broker need not provide this.
+
+    A message is with one worker at a time, under a lease, from its first attempt on until it is accepted or
+    rejected, or given up after its last attempt. A group begins at the topic's first message. The leases
+    outlive the process if the records do, and any process on the same records takes any lease.
+
+    The contract is `sampleapp_testing.WorkContract`. Besides the errors that are named here, every method
+    fails with `sampleapp.errors.BrokerUnavailable`, with `sampleapp.errors.TopicNotAuthorized`, with
+    `sampleapp.errors.WorkNotSupported` if this cluster has no groups of workers, and, after `stop`, with
+    `sampleapp.errors.BrokerStopped`; and with nothing else.
+    """
+
+    def pull(topic: str, group: str, *, most: int, wait_s: float) -> Deferred[Lease | None]:
+        """
+        Take messages that are free, under a lease: first those that were given before.
+
+        :param topic: its name; it is not created.
+        :param group: its name, with the form of a topic's name; it is created.
+        :param most: the maximum of messages, at least 1. There may be fewer if they are large.
+        :param wait_s: seconds to wait for the first message.
+        :return: fires with the lease; with ``None`` if none has come by then, or when the broker stops. Fails
+            with `sampleapp.errors.UnknownTopic`. Cancelling it ends the waiting; if it has messages already,
+            they are released.
+        """
+
+    def acknowledge(topic: str, group: str, lease: bytes, verdicts: Verdicts) -> Deferred[Acknowledged]:
+        """
+        End a lease, with a verdict for each of its messages.
+
+        :param lease: the latest token of the lease.
+        :return: fires when the verdicts are as safe as records are. Fails with `sampleapp.errors.LeaseLost`
+            if it has ended, or is of another group; with `sampleapp.errors.UnknownIds`, in which case it goes
+            on; or with `sampleapp.errors.OutcomeUnknown`: to send it again may then fail with
+            `sampleapp.errors.LeaseLost`, also if it was acknowledged. Cancelling it stops the waiting only.
+        """
+
+    def extend(topic: str, group: str, lease: bytes) -> Deferred[Extended]:
+        """
+        Replace a lease by a new one, which lasts as long as a new lease does from now on.
+
+        :param lease: the latest token of the lease, which has ended afterwards.
+        :return: fires with the new one. Fails as `acknowledge` does. Cancelling it stops the waiting only.
+        """
+
+    def backlog(topic: str, group: str) -> Deferred[int | None]:
+        """
+        Count the messages of a topic that a group has neither accepted nor rejected nor given up.
+
+        Offsets without a record may count until the group has passed them.
+
+        :return: fires with the number, or with ``None`` if the group does not exist. Fails with
+            `sampleapp.errors.UnknownTopic`. Cancelling it stops the waiting only.
         """
 
 

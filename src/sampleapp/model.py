@@ -16,6 +16,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from typing_extensions import Self
 
 __all__ = [
+    "ALL",
     "CALLER_HEADER",
     "EARLIEST",
     "FINGERPRINT_HEADER",
@@ -24,14 +25,19 @@ __all__ = [
     "MOST_HEADERS",
     "TOPIC_PATTERN",
     "TOPIC_RULE",
+    "Acknowledged",
     "ConsumerRecord",
+    "Extended",
     "FromEnd",
     "FromOffset",
     "FromOffsets",
     "FromTime",
     "GoneRecords",
     "Health",
+    "Lease",
+    "LeasedRecord",
     "Message",
+    "MessageIds",
     "OffsetAndEpoch",
     "PartitionDescription",
     "ReadRequest",
@@ -44,6 +50,7 @@ __all__ = [
     "ReplayedRecord",
     "Start",
     "TopicDescription",
+    "Verdicts",
     "Version",
     "epoch_of",
     "is_legal_topic",
@@ -464,6 +471,66 @@ class ReadResult(Struct, frozen=True, kw_only=True):
             and not self.beyond
             and all(positions[partition] >= end for partition, end in self.ends.items())
         )
+
+
+class LeasedRecord(Struct, frozen=True, gc=False):
+    """A message of a lease."""
+
+    record: ConsumerRecord
+    attempts: int
+    """The number of times that it was given to a worker of the group, with this one; 1 the first time."""
+
+
+class Lease(Struct, frozen=True, kw_only=True):
+    """Messages that one worker of a group has for some time; see `sampleapp.interfaces.IWorkBroker.pull`."""
+
+    token: bytes
+    """Names the lease; only its worker knows it. At most 4 KiB."""
+    ends_ms: int
+    """When it ends, unless it is extended: milliseconds since the epoch."""
+    messages: Sequence[LeasedRecord]
+    """At least one, in about the order of the topic."""
+
+
+ALL: Final = "all"
+"""All messages of a lease that have no other verdict."""
+
+MessageIds: TypeAlias = frozenset[tuple[int, int]] | Literal["all"]
+"""Messages of a lease, each by its partition and offset; or `ALL`."""
+
+
+class Verdicts(Struct, frozen=True, kw_only=True):
+    """
+    The results of a worker for the messages of its lease.
+
+    No message has two of them, and at most one of them is `ALL`. Messages without one are released.
+    """
+
+    accept: MessageIds = frozenset()
+    """Done."""
+    release: MessageIds = frozenset()
+    """Free at once for any worker of the group, as another attempt."""
+    reject: MessageIds = frozenset()
+    """Never to be given again."""
+
+
+class Acknowledged(Struct, frozen=True, kw_only=True):
+    """The numbers of messages of a lease that has ended, by verdict."""
+
+    accepted: int
+    released: int
+    """With those that had no verdict."""
+    rejected: int
+    given_up: int = 0
+    """Those of the released ones that were given for the last time, and are never given again."""
+
+
+class Extended(Struct, frozen=True, kw_only=True):
+    """A lease that replaces another one, with the same messages."""
+
+    token: bytes
+    ends_ms: int
+    """When it ends: milliseconds since the epoch."""
 
 
 class Reading(Struct, frozen=True, gc=False):
