@@ -153,7 +153,7 @@ setup(
     package_dir={"": "src"},
     package_data={
         "sampleapp": ["py.typed"],
-        "sampleapp.brokers.sqlite": ["schema.sql"],
+        "sampleapp.brokers.sqlite": ["schema.sql", "work.sql"],
         "sampleapp.web.openapi": ["page/*", "swagger_ui/*"],
     },
     entry_points={"console_scripts": ["sampleapp = sampleapp.cli:main"]},

@@ -326,7 +326,8 @@ class IWorkBroker(IBroker):
     outlive the process if the records do, and any process on the same records takes any lease.
 
     The contract is `sampleapp_testing.WorkContract`. Besides the errors that are named here, every method
-    fails with `sampleapp.errors.BrokerUnavailable`, with `sampleapp.errors.TopicNotAuthorized`, with
+    fails with `sampleapp.errors.BrokerUnavailable` if nothing was done, with
+    `sampleapp.errors.OutcomeUnknown` if that is not known, with `sampleapp.errors.TopicNotAuthorized`, with
     `sampleapp.errors.WorkNotSupported` if this cluster has no groups of workers, and, after `stop`, with
     `sampleapp.errors.BrokerStopped`; and with nothing else.
     """
@@ -350,9 +351,9 @@ class IWorkBroker(IBroker):
 
         :param lease: the latest token of the lease.
         :return: fires when the verdicts are as safe as records are. Fails with `sampleapp.errors.LeaseLost`
-            if it has ended, or is of another group; with `sampleapp.errors.UnknownIds`, in which case it goes
-            on; or with `sampleapp.errors.OutcomeUnknown`: to send it again may then fail with
-            `sampleapp.errors.LeaseLost`, also if it was acknowledged. Cancelling it stops the waiting only.
+            if it has ended, or is of another group; or with `sampleapp.errors.UnknownIds`, in which case it
+            goes on. A repeat after `sampleapp.errors.OutcomeUnknown` fails with `LeaseLost` if the first call
+            was done. Cancelling it stops the waiting only.
         """
 
     def extend(topic: str, group: str, lease: bytes) -> Deferred[Extended]:

@@ -19,12 +19,14 @@ from sampleapp_testing.publishing import (
 )
 from sampleapp_testing.recorder import BatchRecorder, PositionRecorder, Recorder
 from sampleapp_testing.waiting import eventually, outcomes, turns, within
+from sampleapp_testing.work_contract import WorkContract
 
 __all__ = [
     "BatchRecorder",
     "BrokerContract",
     "PositionRecorder",
     "Recorder",
+    "WorkContract",
     "content",
     "eventually",
     "everything",

@@ -17,7 +17,7 @@ from sampleapp.brokers.memory import MemoryBroker
 from sampleapp.brokers.shared.idempotency import IdempotencySettings
 from sampleapp.errors import OutcomeUnknown
 from sampleapp.model import FromTime, ReadRequest, ReplayedRecord
-from sampleapp_testing import identity
+from sampleapp_testing import WorkContract, identity
 from sampleapp_testing.broker_contract import BrokerContract, new_topic
 from tests.support.brokers import content, record, within
 
@@ -39,6 +39,29 @@ class TestMemoryBroker(BrokerContract):
                 await within(broker.publish(each))
             assert [content(each) for each in broker.records(topic)] == [content(each) for each in sent]
             assert broker.records(new_topic()) == []
+
+
+class Ahead:
+    """The reactor's clock, which a test may set forward for leases, and not for timers."""
+
+    def __init__(self):
+        self.ahead_s = 0.0
+
+    def seconds(self):
+        return reactor.seconds() + self.ahead_s
+
+    def callLater(self, delay_s, work, *arguments):
+        return reactor.callLater(delay_s, work, *arguments)
+
+
+class TestWorkOfMemoryBroker(WorkContract):
+    @contextmanager
+    def new_broker(self):
+        self.clock = Ahead()
+        yield MemoryBroker(clock=self.clock)
+
+    async def end_leases(self):
+        self.clock.ahead_s += self.lease_s
 
 
 class Odd:

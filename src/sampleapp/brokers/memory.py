@@ -8,15 +8,18 @@ ends.
 from __future__ import annotations
 
 import secrets
+import time
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
+from typing import Any
 
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from zope.interface import implementer
 
+from sampleapp.brokers.shared.deliveries import Deliveries, WorkSettings
 from sampleapp.brokers.shared.following import (
     NO_SUCH_PARTITION,
     NO_SUCH_TOPIC,
@@ -27,6 +30,7 @@ from sampleapp.brokers.shared.following import (
 )
 from sampleapp.brokers.shared.health import WRITING, HealthTracker
 from sampleapp.brokers.shared.idempotency import IdempotencySettings, replayed
+from sampleapp.brokers.shared.work import Operation, Work, run_all
 from sampleapp.concurrency.waiting import Waiters
 from sampleapp.errors import (
     BrokerStopped,
@@ -37,15 +41,18 @@ from sampleapp.errors import (
     UnknownPartition,
     UnknownTopic,
 )
-from sampleapp.interfaces import IBroker, IMeasured, IRecordObserver, ISubscription, Outcome
+from sampleapp.interfaces import IMeasured, IRecordObserver, ISubscription, IWorkBroker, Outcome
 from sampleapp.measures import Measures, Waiting
 from sampleapp.model import (
     EARLIEST,
+    Acknowledged,
     ConsumerRecord,
+    Extended,
     FromEnd,
     FromOffset,
     FromOffsets,
     Health,
+    Lease,
     ReadRequest,
     ReadResult,
     ReadStart,
@@ -55,6 +62,7 @@ from sampleapp.model import (
     ReplayedRecord,
     Start,
     TopicDescription,
+    Verdicts,
 )
 
 _PAGE_RECORDS = 500
@@ -65,7 +73,7 @@ _REMEMBERED_IDS = 100_000
 """Maximum ids that are remembered, in about 40 MB."""
 
 
-@implementer(IBroker, IMeasured)
+@implementer(IWorkBroker, IMeasured)
 class MemoryBroker:
     """A broker with one partition for each topic, and offsets from 0."""
 
@@ -76,10 +84,12 @@ class MemoryBroker:
         *,
         clock: IReactorTime,
         idempotency: IdempotencySettings = IdempotencySettings(),  # noqa: B008 -- it is immutable
+        work: WorkSettings = WorkSettings(),  # noqa: B008 -- it is immutable
     ) -> None:
         """
         :param clock: for calls of observers, which never happen inside ``publish`` or ``follow``.
         :param idempotency: for records that are sent again.
+        :param work: for groups of workers.
         """
         self._clock = clock
         self._remembered = _RememberedIds(clock=clock, window_s=idempotency.window_s)
@@ -90,6 +100,11 @@ class MemoryBroker:
         self._subscriptions = LogSubscriptions(
             read=self._page, clock=clock, health_tracker=self._health_tracker
         )
+        self._work_settings = work
+        # A time of day that is never set, for leases.
+        self._ahead_s = time.time() - clock.seconds()
+        self._groups: dict[tuple[str, str], _GroupRows] = {}
+        self._work = Work(self._run, clock)
         self._batches: list[_Batch] = []
         self._finished: Waiters[None] = Waiters()
         self._stopped = False
@@ -112,7 +127,7 @@ class MemoryBroker:
         outcome = self._append(record)
         if isinstance(outcome, PublishError):
             return fail(outcome)
-        self._subscriptions.appended((record.topic,))
+        self._appended_now((record,))
         return succeed(outcome)
 
     def publish_many(self, records: Sequence[Record]) -> Deferred[list[Outcome]]:
@@ -173,6 +188,22 @@ class MemoryBroker:
         """See `IBroker.follow`."""
         return self._subscriptions.follow(topic=topic, observer=observer, start=start, partition=partition)
 
+    def pull(self, topic: str, group: str, *, most: int, wait_s: float) -> Deferred[Lease | None]:
+        """See `IWorkBroker.pull`."""
+        return self._work.pull(topic, group, most=most, wait_s=wait_s)
+
+    def acknowledge(self, topic: str, group: str, lease: bytes, verdicts: Verdicts) -> Deferred[Acknowledged]:
+        """See `IWorkBroker.acknowledge`."""
+        return self._work.acknowledge(topic, group, lease, verdicts)
+
+    def extend(self, topic: str, group: str, lease: bytes) -> Deferred[Extended]:
+        """See `IWorkBroker.extend`."""
+        return self._work.extend(topic, group, lease)
+
+    def backlog(self, topic: str, group: str) -> Deferred[int | None]:
+        """See `IWorkBroker.backlog`."""
+        return self._work.backlog(topic, group)
+
     def health(self) -> Health:
         """See `IBroker.health`."""
         return self._health_tracker.health()
@@ -180,7 +211,8 @@ class MemoryBroker:
     def measures(self) -> Measures:
         """See `IMeasured.measures`. Only the rest of large batches waits, and its bytes are not counted."""
         records = sum(len(batch.records) - len(batch.outcomes) for batch in self._batches)
-        return Measures(waiting=Waiting(records=records, bytes=0, limit_bytes=None))
+        waiting = Waiting(records=records, bytes=0, limit_bytes=None)
+        return Measures(waiting=waiting, given_up=self._work.given_up)
 
     def stop(self, *, deadline_s: float) -> Deferred[None]:  # noqa: ARG002 -- nothing here takes time
         """See `IBroker.stop`. The rest of large batches is stored first, in the next turns of the reactor."""
@@ -193,9 +225,27 @@ class MemoryBroker:
         return list(self._topics.get(topic, ()))
 
     async def _stop(self) -> None:
+        await self._work.stop()
         await self._subscriptions.stop()
         if self._batches:
             await self._finished.wait()
+
+    def _appended_now(self, records: Sequence[Record]) -> None:
+        self._subscriptions.appended({record.topic for record in records})
+        self._work.stored(records)
+
+    def _run(self, operations: Sequence[Operation]) -> Deferred[list[tuple[Any, int]]]:
+        return succeed(run_all(operations, self._find))
+
+    def _find(self, topic: str, group: str, *, create: bool) -> Deliveries | None:
+        records = self._topics.get(topic)
+        if records is None:
+            raise UnknownTopic(NO_SUCH_TOPIC)
+        if create:
+            self._groups.setdefault((topic, group), _GroupRows(records))
+        rows = self._groups.get((topic, group))
+        now_ms = int(1000 * (self._ahead_s + self._clock.seconds()))
+        return None if rows is None else Deliveries(rows, self._work_settings, now_ms=now_ms)
 
     def _append(self, record: Record) -> Outcome:
         try:
@@ -237,7 +287,7 @@ class MemoryBroker:
         first = len(batch.outcomes)
         some = batch.records[first : first + _APPENDED_AT_ONCE]
         batch.outcomes += map(self._append, some)
-        self._subscriptions.appended({record.topic for record in some})
+        self._appended_now(some)
         if len(batch.outcomes) < len(batch.records):
             self._clock.callLater(0, self._append_some, batch)
             return
@@ -276,6 +326,57 @@ class _Log(list[ConsumerRecord]):
     def offset_at(self, timestamp_ms: int) -> int:
         """Return the offset of the first record that is not before a time; the end if there is none."""
         return bisect_left(self._latest_ms, timestamp_ms)
+
+
+class _GroupRows:
+    """Implements `sampleapp.brokers.shared.deliveries.GroupRows`."""
+
+    def __init__(self, records: _Log) -> None:
+        self._records = records
+        self._next_offset = 0
+        self._free: dict[int, int] = {}
+        self._leases: dict[bytes, tuple[int, dict[int, int]]] = {}
+        """By token: when it ends, and the attempts of its messages by offset."""
+
+    def free(self, now_ms: int) -> Generator[tuple[int, int, ConsumerRecord], None, None]:
+        """See `GroupRows.free`."""
+        for token in [token for token, (ends_ms, _) in self._leases.items() if ends_ms <= now_ms]:
+            self._free |= self._leases.pop(token)[1]
+        for offset, attempts in sorted(self._free.items()):
+            yield offset, attempts, self._records[offset]
+
+    def take_new(self, most: int, max_bytes: int) -> Sequence[ConsumerRecord]:
+        """See `GroupRows.take_new`."""
+        found = _up_to(self._records, self._next_offset, most, max_bytes)
+        self._next_offset += len(found)
+        return found
+
+    def give(self, token: bytes, ends_ms: int, attempts: Mapping[int, int]) -> None:
+        """See `GroupRows.give`."""
+        self.remove(attempts.keys())
+        self._leases[token] = ends_ms, {**attempts}
+
+    def given(self, token: bytes, now_ms: int) -> Mapping[int, int]:
+        """See `GroupRows.given`."""
+        ends_ms, attempts = self._leases.get(token, (0, {}))
+        return attempts if ends_ms > now_ms else {}
+
+    def replace(self, token: bytes, new_token: bytes, ends_ms: int) -> None:
+        """See `GroupRows.replace`."""
+        self._leases[new_token] = ends_ms, self._leases.pop(token)[1]
+
+    def remove(self, offsets: Collection[int]) -> None:
+        """See `GroupRows.remove`."""
+        for attempts in (self._free, *[attempts for _, attempts in self._leases.values()]):
+            for offset in attempts.keys() & offsets:
+                del attempts[offset]
+
+    def backlog(self, now_ms: int, attempts: int) -> int:
+        """See `GroupRows.backlog`."""
+        count = len(self._records) - self._next_offset
+        for ends_ms, given in ((0, self._free), *self._leases.values()):
+            count += sum([ends_ms > now_ms or each < attempts for each in given.values()])
+        return count
 
 
 class _RememberedIds:
@@ -340,13 +441,7 @@ def _read(topic_id: str, records: _Log, start: ReadStart | None, request: ReadRe
         return ReadResult(topic_id=topic_id, records=(), positions={}, ends={}, partitions=1)
     end = len(records)
     position = start if isinstance(start, int) else _first_offset(records, start)
-    found: list[ConsumerRecord] = []
-    size = 0
-    for each in records[position : position + request.limit]:
-        size += each.size
-        if found and size > request.max_bytes:
-            break
-        found.append(each)
+    found = _up_to(records, position, request.limit, request.max_bytes)
     return ReadResult(
         topic_id=topic_id,
         records=found,
@@ -355,3 +450,14 @@ def _read(topic_id: str, records: _Log, start: ReadStart | None, request: ReadRe
         beyond={0: end} if position > end else {},
         partitions=1,
     )
+
+
+def _up_to(records: _Log, offset: int, most: int, max_bytes: int) -> list[ConsumerRecord]:
+    found: list[ConsumerRecord] = []
+    size = 0
+    for each in records[offset : offset + most]:
+        size += each.size
+        if found and size > max_bytes:
+            break
+        found.append(each)
+    return found

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from contextlib import contextmanager
 from pathlib import Path
 
-from sampleapp_testing.broker_contract import BrokerContract
+from sampleapp_testing import BrokerContract, WorkContract
 from tests.support.sqlite import new_broker, other_connection
 
 
@@ -31,3 +32,20 @@ class TestSQLiteBroker(BrokerContract):
 
     def again(self, broker):
         return new_broker(self.path)
+
+
+class TestWorkOfSQLiteBroker(WorkContract):
+    durable = True
+
+    @contextmanager
+    def new_broker(self):
+        self.ahead_s = 0.0
+        with tempfile.TemporaryDirectory() as directory:
+            self.path = Path(directory, "log.sqlite3")
+            yield self.again(None)
+
+    def again(self, broker):
+        return new_broker(self.path, now=lambda: time.time() + self.ahead_s)
+
+    async def end_leases(self):
+        self.ahead_s += self.lease_s

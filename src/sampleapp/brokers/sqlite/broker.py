@@ -5,36 +5,44 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn, ParamSpec
+from typing import Any, NoReturn, ParamSpec
 
-from twisted.internet.defer import Deferred, succeed
+from msgspec.structs import replace
+from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorFromThreads, IReactorTime
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from sampleapp.brokers.shared.deliveries import WorkSettings
 from sampleapp.brokers.shared.following import single_partition
 from sampleapp.brokers.shared.health import WRITING, HealthTracker
 from sampleapp.brokers.shared.idempotency import IdempotencySettings
 from sampleapp.brokers.shared.stopping import Stopping
+from sampleapp.brokers.shared.work import NOT_KNOWN, Operation, Work
 from sampleapp.brokers.sqlite.database import PrivateThread
 from sampleapp.brokers.sqlite.faults import StoreError
 from sampleapp.brokers.sqlite.reader import Reader
 from sampleapp.brokers.sqlite.rows import require_topic_name
 from sampleapp.brokers.sqlite.store import Store
 from sampleapp.brokers.sqlite.writer import Writer
-from sampleapp.errors import BrokerStopped, BrokerUnavailable, IllegalTopic, PublishError
-from sampleapp.interfaces import IBroker, IMeasured, IRecordObserver, ISubscription, Outcome
+from sampleapp.errors import BrokerStopped, BrokerUnavailable, IllegalTopic, OutcomeUnknown, PublishError
+from sampleapp.interfaces import IMeasured, IRecordObserver, ISubscription, IWorkBroker, Outcome
 from sampleapp.measures import SQLiteMeasures
 from sampleapp.model import (
     EARLIEST,
+    Acknowledged,
+    Extended,
     FromOffsets,
     Health,
+    Lease,
     ReadRequest,
     ReadResult,
     Record,
     RecordMetadata,
     Start,
     TopicDescription,
+    Verdicts,
 )
 
 _INTERVAL_S = 60.0
@@ -101,7 +109,7 @@ _NOT_STARTED = "The broker has not been started yet."
 _STOPPED = "The broker has been stopped."
 
 
-@implementer(IBroker, IMeasured)
+@implementer(IWorkBroker, IMeasured)
 class SQLiteBroker:
     """
     Records in one SQLite file, with one partition for each topic and offsets from 0 without gaps.
@@ -122,6 +130,7 @@ class SQLiteBroker:
         patience_s: float = PATIENCE_S,
         response_timeout_s: float = RESPONSE_TIMEOUT_S,
         idempotency: IdempotencySettings = IdempotencySettings(),  # noqa: B008 -- it is immutable
+        work: WorkSettings = WorkSettings(),  # noqa: B008 -- it is immutable
         now: Callable[[], float] = time.time,
     ) -> None:
         """
@@ -132,13 +141,15 @@ class SQLiteBroker:
         :param patience_s: seconds to wait for another process that has the file locked.
         :param response_timeout_s: seconds to wait for the disk; well above ``patience_s``.
         :param idempotency: for records that are sent again.
-        :param now: returns the time of day, by which identities expire: seconds since the epoch.
+        :param work: for groups of workers.
+        :param now: returns the time of day, for identities and leases: seconds since the epoch.
         """
         # Absolute, since a daemon changes its directory after its options were read.
         self._store = Store(
             path=Path(path).absolute(),
             patience_s=patience_s,
             identity_window_s=idempotency.window_s,
+            work=work,
             now=now,
         )
         self._thread = PrivateThread(threads=threads)
@@ -157,8 +168,9 @@ class SQLiteBroker:
             health_tracker=self._health_tracker,
             buffer_bytes=buffer_bytes,
             response_timeout_s=response_timeout_s,
-            stored=self._reader.stored,
+            stored=self._stored,
         )
+        self._work = Work(self._run, clock)
         self._expiry = Expiry(store=self._store, thread=self._thread, clock=clock)
         self._clock = clock
         self._response_timeout_s = response_timeout_s
@@ -230,17 +242,44 @@ class SQLiteBroker:
         """See `IBroker.follow`."""
         return self._reader.follow(topic=topic, observer=observer, start=start, partition=partition)
 
+    def pull(self, topic: str, group: str, *, most: int, wait_s: float) -> Deferred[Lease | None]:
+        """See `IWorkBroker.pull`. It is also told within 0.2 s of what other processes have stored."""
+        return self._work.pull(topic, group, most=most, wait_s=wait_s)
+
+    def acknowledge(self, topic: str, group: str, lease: bytes, verdicts: Verdicts) -> Deferred[Acknowledged]:
+        """See `IWorkBroker.acknowledge`."""
+        return self._work.acknowledge(topic, group, lease, verdicts)
+
+    def extend(self, topic: str, group: str, lease: bytes) -> Deferred[Extended]:
+        """See `IWorkBroker.extend`."""
+        return self._work.extend(topic, group, lease)
+
+    def backlog(self, topic: str, group: str) -> Deferred[int | None]:
+        """See `IWorkBroker.backlog`."""
+        return self._work.backlog(topic, group)
+
     def health(self) -> Health:
         """See `IBroker.health`."""
         return self._health_tracker.health()
 
     def measures(self) -> SQLiteMeasures:
         """See `IMeasured.measures`."""
-        return self._writer.measures()
+        return replace(self._writer.measures(), given_up=self._work.given_up)
 
     def stop(self, *, deadline_s: float) -> Deferred[None]:
         """See `IBroker.stop`. Of several calls the earliest deadline counts."""
         return self._stopping.request(deadline_s=deadline_s)
+
+    def _stored(self, records: Sequence[Record]) -> None:
+        self._reader.stored(records)
+        self._work.stored(records)
+
+    def _run(self, operations: Sequence[Operation]) -> Deferred[list[tuple[Any, int]]]:
+        if not self._started:
+            return fail(BrokerUnavailable(_NOT_STARTED))
+        running = self._thread.run(self._store.work, operations)
+        running.addTimeout(self._response_timeout_s, self._clock, onTimeoutCancel=_raise_not_known)
+        return running.addErrback(_raise_work_error)
 
     def _error_of(self, topic: str) -> PublishError | None:
         if self._stopping.is_requested:
@@ -295,10 +334,11 @@ class SQLiteBroker:
 
     async def _stop(self) -> None:
         self._expiry.stop()
-        stopping = Deferred.fromCoroutine(self._reader.stop())
+        stopping = [Deferred.fromCoroutine(each.stop()) for each in (self._reader, self._work)]
         try:
             await self._writer.drain()
-            await stopping
+            for each in stopping:
+                await each
         finally:
             if self._started:
                 await self._close()
@@ -316,6 +356,19 @@ class SQLiteBroker:
                 )
         finally:
             self._thread.stop()
+
+
+def _raise_not_known(_: object, timeout_s: float) -> NoReturn:
+    raise OutcomeUnknown(f"The disk has not responded for {timeout_s:g} seconds. {NOT_KNOWN}")
+
+
+def _raise_work_error(failure: Failure) -> NoReturn:
+    error = failure.value
+    if not isinstance(error, StoreError):
+        failure.raiseException()
+    if isinstance(error.publish_error(), OutcomeUnknown):
+        raise OutcomeUnknown(NOT_KNOWN) from error
+    raise BrokerUnavailable(error.public_storing_reason) from error
 
 
 def _raise_timed_out(_: object, timeout_s: float) -> NoReturn:

@@ -140,7 +140,7 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
         with _transaction(connection, "BEGIN IMMEDIATE"):
             # Look again under the write lock: another process may have created the tables.
             if _is_empty(connection, path):
-                for statement in _schema():
+                for statement in statements("schema.sql"):
                     connection.execute(statement)
     connection.execute("SELECT id, name, next_offset, uid FROM topic LIMIT 0")
     connection.execute("SELECT topic_id, offset, timestamp_ms, key, value, headers FROM record LIMIT 0")
@@ -176,9 +176,9 @@ def _is_empty(connection: sqlite3.Connection, path: Path) -> bool:
     return True
 
 
-def _schema() -> Iterator[str]:
-    """Yield the statements that make the tables. `executescript` would commit before the first one."""
-    script = files(__package__).joinpath("schema.sql").read_text(encoding="utf-8")
+def statements(name: str) -> Iterator[str]:
+    """Yield the statements of a file here that creates tables. `executescript` would commit before them."""
+    script = files(__package__).joinpath(name).read_text(encoding="utf-8")
     statement = ""
     for line in script.splitlines(keepends=True):
         statement += line

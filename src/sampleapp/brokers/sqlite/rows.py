@@ -501,7 +501,7 @@ def require_topic_name(topic: str) -> None:
         raise IllegalTopic("The name of the topic cannot be encoded in UTF-8.") from None
 
 
-def _find_topic(connection: sqlite3.Connection, name: str) -> tuple[int, int] | None:
+def find_topic(connection: sqlite3.Connection, name: str) -> tuple[int, int] | None:
     """Return the id and the next offset of a topic; ``None`` if it does not exist."""
     try:
         found: tuple[int, int] | None = connection.execute(
@@ -515,7 +515,7 @@ def _find_topic(connection: sqlite3.Connection, name: str) -> tuple[int, int] | 
 
 def _load_topic_end(connection: sqlite3.Connection, topic: str) -> _TopicEnd:
     require_topic_name(topic)
-    found = _find_topic(connection, topic)
+    found = find_topic(connection, topic)
     if found is not None:
         return _TopicEnd(*found)
     cursor = connection.execute("INSERT INTO topic (name) VALUES (?)", (topic,))
@@ -531,7 +531,7 @@ def _keep(connection: sqlite3.Connection, topic_ends: dict[str, _TopicEnd]) -> N
 
 def next_offset(connection: sqlite3.Connection, topic: str) -> int:
     """Return the offset of the next record of a topic."""
-    found = _find_topic(connection, topic)
+    found = find_topic(connection, topic)
     return 0 if found is None else found[1]
 
 
@@ -543,12 +543,12 @@ def topics(connection: sqlite3.Connection, after: str, count: int) -> list[str]:
 
 def topics_of(connection: sqlite3.Connection, names: Sequence[str]) -> list[str]:
     """Return the names that are names of topics; see `Store.topics_of`."""
-    return [name for name in names if _find_topic(connection, name) is not None]
+    return [name for name in names if find_topic(connection, name) is not None]
 
 
 def page(connection: sqlite3.Connection, topic: str, offset: int, max_records: int, max_bytes: int) -> Page:
     """Read a topic from an offset on; see `Store.read`."""
-    found = _find_topic(connection, topic)
+    found = find_topic(connection, topic)
     if found is None:
         return Page([], offset, offset, 0, exists=False)
     topic_id, end = found
@@ -584,13 +584,12 @@ def section(
     key: bytes | None = None,
 ) -> Section | None:
     """Read a topic from its start or an exact position on; see `Store.section`."""
-    found = _find_topic(connection, topic)
+    found = find_topic(connection, topic)
     if found is None:
         return None
     topic_id, end = found
-    ((uid,),) = connection.execute("SELECT uid FROM topic WHERE id = ?", (topic_id,))
-    ((first,),) = connection.execute("SELECT min(offset) FROM record WHERE topic_id = ?", (topic_id,))
-    earliest = end if first is None else first
+    uid = uid_of(connection, topic_id)
+    earliest = earliest_of(connection, topic_id, end)
     if isinstance(start, int):
         position = start
     elif isinstance(start, FromOffset):
@@ -616,11 +615,31 @@ def section(
     return Section(uid, position, earliest, found_page)
 
 
+def record_at(
+    connection: sqlite3.Connection, topic: str, topic_id: int, offset: int
+) -> ConsumerRecord | None:
+    """Return the record of a topic at an offset; ``None`` if there is none."""
+    records, _ = _read_singly(connection, topic, _SELECT, (topic_id, offset, offset + 1, 1), 1)
+    return records[0] if records else None
+
+
+def uid_of(connection: sqlite3.Connection, topic_id: int) -> str:
+    """Return the id that no other topic has; see `Section.topic_id`."""
+    ((uid,),) = connection.execute("SELECT uid FROM topic WHERE id = ?", (topic_id,))
+    return cast(str, uid)
+
+
+def earliest_of(connection: sqlite3.Connection, topic_id: int, end: int) -> int:
+    """Return the offset of a topic's first record; its end if there is none."""
+    ((first,),) = connection.execute("SELECT min(offset) FROM record WHERE topic_id = ?", (topic_id,))
+    return end if first is None else first
+
+
 def search_time(
     connection: sqlite3.Connection, topic: str, topic_id: str, timestamp_ms: int, first: int
 ) -> TimeSearch:
     """Search the next part of a topic for a time; see `Store.search_time`."""
-    found = _find_topic(connection, topic)
+    found = find_topic(connection, topic)
     if found is None:
         return TimeSearch(None, first, first + BLOCK_OFFSETS, None, 0)
     number, end = found

@@ -5,12 +5,15 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from threading import Event
-from typing import TypeGuard, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
+from sampleapp.brokers.shared.deliveries import WorkSettings
 from sampleapp.brokers.shared.following import Page
 from sampleapp.brokers.shared.idempotency import IdempotencySettings
+from sampleapp.brokers.shared.work import Operation, run_all
 from sampleapp.brokers.sqlite.database import (
     WalFault,
     WriteAheadLog,
@@ -41,6 +44,7 @@ from sampleapp.brokers.sqlite.rows import (
     topics_of,
     write_a_page,
 )
+from sampleapp.brokers.sqlite.work import find_group
 from sampleapp.errors import StartUpError
 from sampleapp.interfaces import Outcome
 from sampleapp.model import ReadStart, Record, RecordMetadata, ReplayedRecord
@@ -76,12 +80,14 @@ class Store:
         path: Path,
         patience_s: float,
         identity_window_s: float = IdempotencySettings().window_s,
+        work: WorkSettings = WorkSettings(),  # noqa: B008 -- it is immutable
         now: Callable[[], float] = time.time,
     ) -> None:
         """
         :param path: absolute, so that a later change of directory does not change the file.
         :param patience_s: seconds to wait for another program that has the file locked.
         :param identity_window_s: seconds for which the identity of a record counts.
+        :param work: for groups of workers.
         :param now: returns the time of day: seconds since the epoch.
         """
         self.path = path
@@ -91,6 +97,7 @@ class Store:
         """The size of the write-ahead log when a transaction was last committed; 0 before the first one."""
         self._patience_s = patience_s
         self._identity_window_ms = round(min(1000 * identity_window_s, _LONGEST_WINDOW_MS))
+        self._work_settings = work
         self._now = now
         self._connection: sqlite3.Connection | None = None
         self._recent_ids = RecentIds()
@@ -140,6 +147,16 @@ class Store:
             )
         self._last = next(filter(_is_appended, reversed(outcomes)), self._last)
         return outcomes
+
+    def work(self, operations: Sequence[Operation]) -> list[tuple[Any, int]]:
+        """Run operations on groups of workers in one transaction, which is on the disk when this returns."""
+
+        def run(connection: sqlite3.Connection) -> list[tuple[Any, int]]:
+            # Inside of the transaction, since waiting for the lock may take seconds.
+            now_ms = int(1000 * self._now())
+            return run_all(operations, partial(find_group, connection, self._work_settings, now_ms))
+
+        return self._transaction(run)
 
     def forget_some(self) -> bool:
         """

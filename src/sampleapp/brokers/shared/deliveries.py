@@ -1,0 +1,151 @@
+"""The rules of leases, for brokers that keep the leases themselves: over the rows of a group, without I/O."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Collection, Generator, Mapping, Sequence
+from contextlib import closing
+from typing import Final, Protocol
+
+from msgspec import Struct
+
+from sampleapp.errors import LeaseLost, UnknownIds
+from sampleapp.model import ALL, Acknowledged, ConsumerRecord, Extended, Lease, LeasedRecord, Verdicts
+
+PULL_BYTES: Final = 1024 * 1024
+"""Keys, values and headers after which a lease takes no more messages; the last one may exceed it."""
+
+LEASE_LOST: Final = (
+    "The lease has ended: its time is over, it was acknowledged or extended, or it is of another topic or "
+    "group. Messages that were neither accepted nor rejected are given again. Extend a lease before it ends."
+)
+"""The message of a `sampleapp.errors.LeaseLost`."""
+
+
+class WorkSettings(Struct, frozen=True, kw_only=True):
+    """The operator's settings for groups of workers, of brokers that keep the leases themselves."""
+
+    lease_s: float = 30.0
+    """A lease ends after this time, in seconds."""
+    attempts: int = 5
+    """A message is given this many times, at least 1; if it is never accepted, it is given up."""
+
+    @property
+    def lease_ms(self) -> int:
+        """The time of a lease in milliseconds."""
+        return round(1000 * self.lease_s)
+
+
+class GroupRows(Protocol):
+    """The messages that were given to a group and are not done, and the position of its next new message."""
+
+    def free(self, now_ms: int) -> Generator[tuple[int, int, ConsumerRecord | None], None, None]:
+        """Iterate over the offsets, attempts and records (if not gone) of messages whose lease has ended."""
+
+    def take_new(self, most: int, max_bytes: int) -> Sequence[ConsumerRecord]:
+        """Return the next new records, and move the position after them. The last may exceed the bytes."""
+
+    def give(self, token: bytes, ends_ms: int, attempts: Mapping[int, int]) -> None:
+        """Put messages, by offset, under a lease, with the number of their attempts."""
+
+    def given(self, token: bytes, now_ms: int) -> Mapping[int, int]:
+        """Return the offsets and attempts of the messages under a lease; none if it has ended."""
+
+    def replace(self, token: bytes, new_token: bytes, ends_ms: int) -> None:
+        """Replace a lease by another one, with the same messages."""
+
+    def remove(self, offsets: Collection[int]) -> None:
+        """Remove messages that are done."""
+
+    def backlog(self, now_ms: int, attempts: int) -> int:
+        """Count the messages that are not done; without free ones that had this many attempts, or more."""
+
+
+class Deliveries:
+    """One group at one moment: its leases, and what follows from their end."""
+
+    def __init__(self, rows: GroupRows, settings: WorkSettings, *, now_ms: int) -> None:
+        """
+        :param rows: are changed in place.
+        :param now_ms: the time of day: milliseconds since the epoch.
+        """
+        self._rows = rows
+        self._most_attempts = settings.attempts
+        self._now_ms = now_ms
+        self._ends_ms = now_ms + settings.lease_ms
+        self.given_up = 0
+        """The number of messages that were given up."""
+
+    def pull(self, most: int) -> Lease | None:
+        """Take up to a number of messages; see `sampleapp.interfaces.IWorkBroker.pull`."""
+        messages = self._again(most)
+        left_bytes = PULL_BYTES - sum([each.record.size for each in messages])
+        if len(messages) < most and left_bytes > 0:
+            new = self._rows.take_new(most - len(messages), left_bytes)
+            messages += [LeasedRecord(record, 1) for record in new]
+        if not messages:
+            return None
+        token = secrets.token_bytes(16)
+        self._rows.give(token, self._ends_ms, {each.record.offset: each.attempts for each in messages})
+        return Lease(token=token, ends_ms=self._ends_ms, messages=messages)
+
+    def acknowledge(self, token: bytes, verdicts: Verdicts) -> Acknowledged:
+        """
+        End a lease; see `sampleapp.interfaces.IWorkBroker.acknowledge`.
+
+        :raise LeaseLost: it has ended.
+        :raise UnknownIds: a verdict is not for one of its messages.
+        """
+        given = {(0, offset): attempts for offset, attempts in self._given(token).items()}
+        each_ids = (verdicts.accept, verdicts.reject, verdicts.release)
+        named = {each for ids in each_ids if ids != ALL for each in ids}
+        if named - given.keys():
+            raise UnknownIds(named - given.keys())
+        accepted, rejected, _ = (given.keys() - named if ids == ALL else ids for ids in each_ids)
+        released = given.keys() - accepted - rejected
+        spent = [each for each in released if given[each] >= self._most_attempts]
+        self._rows.remove([offset for _, offset in (*accepted, *rejected, *spent)])
+        self._rows.replace(token, token, 0)
+        self.given_up += len(spent)
+        return Acknowledged(
+            accepted=len(accepted), released=len(released), rejected=len(rejected), given_up=len(spent)
+        )
+
+    def extend(self, token: bytes) -> Extended:
+        """
+        Replace a lease by one that begins now; see `sampleapp.interfaces.IWorkBroker.extend`.
+
+        :raise LeaseLost: it has ended.
+        """
+        self._given(token)
+        extended = Extended(token=secrets.token_bytes(16), ends_ms=self._ends_ms)
+        self._rows.replace(token, extended.token, extended.ends_ms)
+        return extended
+
+    def backlog(self) -> int:
+        """Count the messages that are not done; see `sampleapp.interfaces.IWorkBroker.backlog`."""
+        return self._rows.backlog(self._now_ms, self._most_attempts)
+
+    def _again(self, most: int) -> list[LeasedRecord]:
+        """Return messages to give again. Those before them that are not given any more are removed."""
+        messages: list[LeasedRecord] = []
+        done: list[int] = []
+        left_bytes = PULL_BYTES
+        with closing(self._rows.free(self._now_ms)) as free:
+            for offset, attempts, record in free:
+                if record is None or attempts >= self._most_attempts:
+                    done.append(offset)
+                    self.given_up += record is not None
+                    continue
+                messages.append(LeasedRecord(record, attempts + 1))
+                left_bytes -= record.size
+                if len(messages) == most or left_bytes <= 0:
+                    break
+        self._rows.remove(done)
+        return messages
+
+    def _given(self, token: bytes) -> Mapping[int, int]:
+        given = self._rows.given(token, self._now_ms)
+        if not given:
+            raise LeaseLost(LEASE_LOST)
+        return given
