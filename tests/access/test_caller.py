@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sampleapp.access.caller import TopicPatterns, is_legal_pattern
+from sampleapp.access.caller import TopicPatterns, is_legal_group_pattern, is_legal_pattern
 from sampleapp.model import is_legal_topic
 from tests.support import strategies
 
@@ -68,6 +68,21 @@ def test_only_the_star_is_special(pattern, fitting, others):
 def test_a_pattern_without_a_star_is_legal_where_a_topic_is(text):
     text = text.replace("*", "")
     assert is_legal_pattern(text) == is_legal_topic(text)
+
+
+@given(patterns, patterns, short_topics, short_topics)
+def test_in_a_pattern_of_groups_each_side_matches_its_own_part(of_topics, of_groups, topic, group):
+    is_granted = f"{topic}/{group}" in TopicPatterns([f"{of_topics}/{of_groups}"])
+    assert is_granted == (model(of_topics, topic) and model(of_groups, group))
+    assert f"{topic}/{group}" in TopicPatterns(["*"])
+
+
+@pytest.mark.parametrize(
+    "pattern", ["", "orders", "orders/", "/billing", "a/b/c", "**", "./a", "a/..", "a b/c"]
+)
+def test_a_pattern_of_groups_has_a_topic_and_a_group(pattern):
+    assert not is_legal_group_pattern(pattern)
+    assert all(map(is_legal_group_pattern, ["*", "*/*", "orders/*", "*/billing", "a.b/c-d"]))
 
 
 def test_no_topic_makes_a_pattern_slow():

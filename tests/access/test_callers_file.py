@@ -24,6 +24,7 @@ WHOLE = f"""\
 [callers.thermometer]
 publish = ["readings", "sensors.*"]
 consume = ["readings"]
+work = ["orders/billing", "invoices/*"]
 certificates = [
     "subject:CN=thermometer,O=Example",  # as OpenSSL shows it
     "dns:Thermometer.Example",
@@ -63,6 +64,7 @@ def test_it_names_callers_their_credentials_and_their_rights():
         name="thermometer",
         publish=TopicPatterns(["readings", "sensors.*"]),
         consume=TopicPatterns(["readings"]),
+        work=TopicPatterns(["orders/billing", "invoices/*"]),
         requests=Rate(50, 50),
         bytes=Rate(100_000, 1_000_000),
         max_streams=20,
@@ -163,6 +165,15 @@ HASHED = "as printf %s TOKEN | sha256sum gives"
             (
                 "callers.t.publish[2] matches no topic: names of topics have 1 to 249 characters of "
                 "A-Z a-z 0-9 . _ -, and in a pattern * is any run of them."
+            ),
+        ),
+        (
+            f'[callers.t]\nwork = ["*", "orders"]{TOKENS}',
+            2,
+            (
+                "callers.t.work[2] matches no group of workers: write TOPIC/GROUP, such as orders/billing "
+                "or orders/*, with 1 to 249 characters of A-Z a-z 0-9 . _ - * on each side, or * for every "
+                "group."
             ),
         ),
         (

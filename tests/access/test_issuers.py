@@ -130,7 +130,8 @@ def test_keys_on_this_machine_may_come_without_encryption(url):
         ('publish_claim = "topics"\n', "", "needs either caller_claim"),
         ('publish_claim = "topics"', 'publish_claim = "a"\ncaller_claim = "b"', "needs either caller_claim"),
         ('publish_claim = "topics"', 'consume_claim = "a"\ncaller_claim = "b"', "needs either caller_claim"),
-        ('publish_claim = "topics"', 'caller_claim = "sub"', "read goes with publish_claim or consume_claim"),
+        ('publish_claim = "topics"', 'work_claim = "a"\ncaller_claim = "b"', "needs either caller_claim"),
+        ('publish_claim = "topics"', 'caller_claim = "sub"', "read goes with publish_claim, consume"),
         (
             '"RS256"',
             '"HS256"',

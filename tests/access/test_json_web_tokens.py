@@ -39,7 +39,7 @@ class Keys:
 
 def verifier(*keys, **changes):
     named = {"caller_claim": "sub", "names_callers": True}
-    settings = {} if {"publish_claim", "consume_claim"} & changes.keys() else named
+    settings = {} if {"publish_claim", "consume_claim", "work_claim"} & changes.keys() else named
     issuer = Issuer(
         name="example", issuer=ISSUER, audience=AUDIENCE, jwks="unused", **{**settings, **changes}
     )
@@ -349,6 +349,14 @@ def test_the_topics_to_read_come_from_a_claim_of_their_own():
     assert "The claim read of the token must be" in rejection(signed(read=1), consume_claim="read")
 
 
+def test_the_groups_to_work_in_come_from_a_claim_of_their_own():
+    token = signed(groups="orders/billing invoices/* orders ../x", topics=["orders/billing"])
+    caller, _ = verify(token, publish_claim="topics", work_claim="groups")
+    assert (list(caller.publish), list(caller.work)) == ([], ["orders/billing", "invoices/*"])
+    assert list(verify(signed(groups="*"), work_claim="groups")[0].work) == ["*"]
+    assert "The claim groups of the token must be" in rejection(signed(groups=1), work_claim="groups")
+
+
 def test_a_token_brings_along_at_most_a_hundred_topics():
     names = [f"topic-{number}" for number in range(MOST_PATTERNS + 1)]
     # One that is twice there, and what can be no topic, takes no room.
@@ -356,7 +364,7 @@ def test_a_token_brings_along_at_most_a_hundred_topics():
     assert list(verify(most, publish_claim="topics")[0].publish) == names[1:]
     for too_many in (names, " ".join(names)):
         said = rejection(signed(topics=too_many), publish_claim="topics")
-        assert said.startswith("The token has more than 100 topics and patterns in its claim topics")
+        assert said.startswith("The token has more than 100 names and patterns in its claim topics")
 
 
 def test_a_caller_that_a_token_makes_has_the_rates_of_its_issuer():

@@ -65,13 +65,16 @@ def file(tmp_path):
     name=NAMES,
     patterns=PATTERNS,
     consumed=PATTERNS,
+    groups=st.lists(st.sampled_from(["orders/billing", "orders/*", "*"])),
     flags=st.sets(st.sampled_from(["read", "metrics"])),
     until=st.none() | DAYS,
 )
-def test_what_is_on_stderr_is_toml_that_can_stand_below_other_callers(name, patterns, consumed, flags, until):
+def test_what_is_on_stderr_is_toml_that_can_stand_below_other_callers(
+    *, name, patterns, consumed, groups, flags, until
+):
     options = [f"--{flag}" for flag in flags]
     rights = dict.fromkeys(flags, True)
-    for right, topics in (("publish", patterns), ("consume", consumed)):
+    for right, topics in (("publish", patterns), ("consume", consumed), ("work", groups)):
         options += [f"--{right}={pattern}" for pattern in topics]
         rights |= {right: list(dict.fromkeys(topics))} if topics else {}
     code, stdout, stderr = make(*options, *([f"--until={until}"] if until else []), "--", name)
@@ -100,6 +103,10 @@ def test_a_caller_without_rights_is_said_to_be_one():
         (["one", "--publish", "a/b"], "'a/b' is neither a topic nor a pattern of topics"),
         (["one", "--publish", ""], "'' is neither a topic"),
         (["one", "--publish", 'a"b'], "is neither a topic"),
+        (
+            ["one", "--work", "orders"],
+            "'orders' is neither a group of workers nor a pattern of groups: TOPIC/GR",
+        ),
         (["one", "--until", "tomorrow"], "'tomorrow' is not a date such as 2027-01-31."),
         (["one", "--until", "2027-02-30"], "'2027-02-30' is not a date"),
         (["one", "--until", "20270131"], "'20270131' is not a date"),

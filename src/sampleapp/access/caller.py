@@ -38,6 +38,8 @@ class Right(Enum):
     """The right to read the records of at least one topic. `Caller.may_consume` checks a topic."""
     PUBLISH = "publish"
     """The right to publish to at least one topic. `Caller.may_publish` checks the topic of each record."""
+    WORK = "work"
+    """The right to work in at least one group of workers. `Caller.may_work` checks a group."""
 
 
 _ANY: Final = "*"
@@ -49,8 +51,14 @@ def is_legal_pattern(pattern: str) -> bool:
     return _PATTERN.fullmatch(pattern) is not None and pattern not in {".", ".."}
 
 
+def is_legal_group_pattern(pattern: str) -> bool:
+    """Return whether a pattern of groups of workers is ``*``, or ``TOPIC/GROUP`` with a pattern for each."""
+    topic, _, group = pattern.partition("/")
+    return pattern == _ANY or (is_legal_pattern(topic) and is_legal_pattern(group))
+
+
 class TopicPatterns:
-    """A set of names and patterns of topics."""
+    """A set of names and patterns of topics, or of groups of workers as ``TOPIC/GROUP``."""
 
     __slots__ = ("_names", "_patterns", "_texts")
 
@@ -147,6 +155,8 @@ class Caller(Struct, frozen=True, kw_only=True):
     """The topics that it may publish to."""
     consume: TopicPatterns = TopicPatterns()
     """The topics whose records it may read."""
+    work: TopicPatterns = TopicPatterns()
+    """The groups in which it may work, as ``TOPIC/GROUP``."""
     read: bool = False
     """True if it may read the readings."""
     metrics: bool = False
@@ -166,7 +176,7 @@ class Caller(Struct, frozen=True, kw_only=True):
         return TopicPatterns(dict.fromkeys((*self.publish, *self.consume)))
 
     def has(self, right: Right) -> bool:
-        """Return whether it has a right; `Right.PUBLISH` and `Right.CONSUME` if for any topic at all."""
+        """Return whether it has a right; those to topics and groups if for any at all."""
         if right is Right.READ:
             return self.read
         if right is Right.METRICS:
@@ -175,6 +185,8 @@ class Caller(Struct, frozen=True, kw_only=True):
             return bool(self.publish)
         if right is Right.CONSUME:
             return bool(self.consume)
+        if right is Right.WORK:
+            return bool(self.work)
         return True
 
     def may_publish(self, topic: str) -> bool:
@@ -184,3 +196,7 @@ class Caller(Struct, frozen=True, kw_only=True):
     def may_consume(self, topic: str) -> bool:
         """Return whether it may read the records of a topic, which need not exist."""
         return topic in self.consume
+
+    def may_work(self, group: str) -> bool:
+        """Return whether it may work in a group, ``TOPIC/GROUP``, which need not exist."""
+        return group in self.work

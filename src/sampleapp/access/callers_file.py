@@ -6,6 +6,7 @@ The callers file: each caller's credentials, rights and rates.
     [callers.thermometer]
     publish = ["readings", "sensors.*"]
     consume = ["readings"]
+    work = ["orders/billing", "invoices/*"]
     read = true
     metrics = false
     certificates = ["subject:CN=thermometer,O=Example", "dns:thermometer.example"]
@@ -38,6 +39,7 @@ from sampleapp.access.caller import (
     PREFIX,
     Caller,
     TopicPatterns,
+    is_legal_group_pattern,
     is_legal_name,
     is_legal_pattern,
     parse_digest,
@@ -207,6 +209,7 @@ class _CallersReader:
             name=name,
             publish=_patterns(table.publish, (*path, "publish")),
             consume=_patterns(table.consume, (*path, "consume")),
+            work=_group_patterns(table.work, (*path, "work")),
             read=table.read,
             metrics=table.metrics,
             requests=table.requests(path),
@@ -266,5 +269,16 @@ def _patterns(texts: Sequence[str], path: TOMLPath) -> TopicPatterns:
                 (*path, index),
                 "matches no topic: names of topics have 1 to 249 characters of A-Z a-z 0-9 . _ -, "
                 "and in a pattern * is any run of them",
+            )
+    return TopicPatterns(texts)
+
+
+def _group_patterns(texts: Sequence[str], path: TOMLPath) -> TopicPatterns:
+    for index, text in enumerate(texts):
+        if not is_legal_group_pattern(text):
+            raise Mistake(
+                (*path, index),
+                "matches no group of workers: write TOPIC/GROUP, such as orders/billing or orders/*, with 1 "
+                "to 249 characters of A-Z a-z 0-9 . _ - * on each side, or * for every group",
             )
     return TopicPatterns(texts)

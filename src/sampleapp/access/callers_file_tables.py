@@ -163,6 +163,7 @@ _KINDS: Final = {
 _EXAMPLES: Final = {
     "publish": '["readings", "sensors.*"]',
     "consume": '["readings", "sensors.*"]',
+    "work": '["orders/billing", "invoices/*"]',
     "read": "true",
     "metrics": "true",
     "certificates": '["dns:thermometer.example"]',
@@ -183,6 +184,7 @@ _EXAMPLES: Final = {
     "names_callers": "true",
     "publish_claim": '"kafka_topics"',
     "consume_claim": '"kafka_topics"',
+    "work_claim": '"work_groups"',
     "topic": '"github"',
     "scheme": '"github"',
     "secret_files": '["github.secret"]',
@@ -321,6 +323,7 @@ class CallerTable(_RightsTable):
 
     publish: list[str] = []
     consume: list[str] = []
+    work: list[str] = []
     certificates: list[str] = []
     subjects: list[str] = []
     tokens: list[Any] = []
@@ -337,6 +340,7 @@ class IssuerTable(_RightsTable):
     names_callers: bool = False
     publish_claim: str | None = None
     consume_claim: str | None = None
+    work_claim: str | None = None
 
 
 def _rate(what: str, per_second: float | None, burst: float | None, path: Path) -> Rate | None:

@@ -18,6 +18,7 @@ The issuers of JSON Web Tokens in the callers file.
     …
     publish_claim = "kafka_topics"
     consume_claim = "kafka_topics_to_read"
+    work_claim = "work_groups"
     read = true
     requests_per_second = 50
 """
@@ -38,7 +39,7 @@ from sampleapp.concurrency.rates import Rate
 
 _WHOLE_URL: Final = "must be a whole URL, such as https://login.example/jwks.json"
 _URL: Final = ("https://", "http://")
-_TOPIC_CLAIMS: Final = ("publish_claim", "consume_claim")
+_TOPIC_CLAIMS: Final = ("publish_claim", "consume_claim", "work_claim")
 _WITH_TOPIC_CLAIMS: Final = (
     "read",
     "metrics",
@@ -71,6 +72,8 @@ class Issuer(Struct, frozen=True, kw_only=True):
     """The claim with the topics that its callers may publish to, if there is no ``caller_claim``."""
     consume_claim: str | None = None
     """The claim with the topics that its callers may read, if there is no ``caller_claim``."""
+    work_claim: str | None = None
+    """The claim with the groups in which its callers may work, if there is no ``caller_claim``."""
     read: bool = False
     """Without ``caller_claim``: the right of its callers to read the readings."""
     metrics: bool = False
@@ -162,6 +165,7 @@ class IssuersReader:
             caller_claim=table.caller_claim,
             publish_claim=table.publish_claim,
             consume_claim=table.consume_claim,
+            work_claim=table.work_claim,
             names_callers=table.names_callers,
             read=table.read,
             metrics=table.metrics,
@@ -188,16 +192,16 @@ def _check_claims(table: Mapping[str, object], path: Path) -> None:
     if ("caller_claim" in table) == bool(topic_claims):
         raise Mistake(
             path,
-            "needs either caller_claim, the claim that identifies a caller of this file, or one or both of "
-            "publish_claim and consume_claim, the claims with the topics",
+            "needs either caller_claim, the claim that identifies a caller of this file, or some of "
+            "publish_claim, consume_claim and work_claim, the claims with the topics and groups",
         )
     if "caller_claim" in table:
         for member in _WITH_TOPIC_CLAIMS:
             if member in table:
                 raise Mistake(
                     (*path, member),
-                    "goes with publish_claim or consume_claim; a caller of this file has rights and rates of "
-                    "its own",
+                    "goes with publish_claim, consume_claim or work_claim; a caller of this file has rights "
+                    "and rates of its own",
                 )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol, TypeVar
 from urllib.parse import quote
 
@@ -18,7 +18,7 @@ import jwt
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from sampleapp.access.caller import Caller, TopicPatterns, is_legal_pattern
+from sampleapp.access.caller import Caller, TopicPatterns, is_legal_group_pattern, is_legal_pattern
 from sampleapp.access.errors import InvalidCredentials
 from sampleapp.access.issuers import Issuer, Subject
 from sampleapp.access.jwks import VerificationKey
@@ -26,7 +26,7 @@ from sampleapp.access.jwks import VerificationKey
 LEEWAY_S: Final = 30.0
 """The allowed difference between the clocks of issuer and service, in seconds (RFC 7519, section 4.1.4)."""
 MOST_PATTERNS: Final = 100
-"""Maximum topics and patterns in one claim of a token. Each has up to 249 characters, and all are cached."""
+"""Maximum topics, groups and patterns in one claim of a token. All of them are cached."""
 
 # Without padding (RFC 7515, section 2), and without an empty part, such as the signature of "none".
 _TOKEN: Final = re.compile(rb"([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)\.[A-Za-z0-9_-]+")
@@ -140,6 +140,7 @@ class JWTVerifier:
             name=f"{issuer.name}:{_printable(subject)}",
             publish=_patterns(claims, issuer.publish_claim),
             consume=_patterns(claims, issuer.consume_claim),
+            work=_patterns(claims, issuer.work_claim, is_legal_group_pattern),
             read=issuer.read,
             metrics=issuer.metrics,
             requests=issuer.requests,
@@ -221,8 +222,10 @@ def _time_s(claims: Mapping[str, Any], name: str) -> float:
     return seconds
 
 
-def _patterns(claims: Mapping[str, Any], claim: str | None) -> TopicPatterns:
-    """Return the topics that a claim grants. Words that match no topic may be for other services."""
+def _patterns(
+    claims: Mapping[str, Any], claim: str | None, is_legal: Callable[[str], bool] = is_legal_pattern
+) -> TopicPatterns:
+    """Return the topics, or groups, that a claim grants. Words that match none may be for other services."""
     value = None if claim is None else claims.get(claim)
     if value is None:
         return TopicPatterns()
@@ -232,11 +235,11 @@ def _patterns(claims: Mapping[str, Any], claim: str | None) -> TopicPatterns:
             f"The claim {claim} of the token must be an array of strings, or a string of "
             "words with spaces between them."
         )
-    patterns = dict.fromkeys(word for word in words if is_legal_pattern(word))
+    patterns = dict.fromkeys(word for word in words if is_legal(word))
     if len(patterns) > MOST_PATTERNS:
         raise InvalidCredentials(
-            f"The token has more than {MOST_PATTERNS} topics and patterns in its claim {claim}; use fewer, "
-            "or a pattern that covers several topics."
+            f"The token has more than {MOST_PATTERNS} names and patterns in its claim {claim}; use fewer, or "
+            "a pattern that covers several."
         )
     return TopicPatterns(patterns)
 

@@ -20,16 +20,23 @@ _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def caller_lines(
-    name: str, *, publish: Sequence[str], consume: Sequence[str], read: bool, metrics: bool
+    name: str,
+    *,
+    publish: Sequence[str],
+    consume: Sequence[str],
+    work: Sequence[str],
+    read: bool,
+    metrics: bool,
 ) -> str:
     """
     Format a caller and its rights as TOML, with a line feed at the end.
 
     :param publish: the topics, or patterns of topics, to which it may publish.
     :param consume: the topics, or patterns of topics, whose records it may read.
+    :param work: the groups, or patterns of groups, in which it may work.
     """
     lines = [f"[callers.{_key(name)}]"]
-    for right, patterns in (("publish", publish), ("consume", consume)):
+    for right, patterns in (("publish", publish), ("consume", consume), ("work", work)):
         if patterns:
             lines.append(f"{right} = {_value(patterns)}")
     if read:

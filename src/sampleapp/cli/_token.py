@@ -26,6 +26,7 @@ Examples:
   sampleapp token thermometer --publish readings --publish "sensors.*"
   sampleapp token display --read --until 2027-01-31
   sampleapp token archive --consume "sensors.*"
+  sampleapp token biller --work orders/billing
   sampleapp token thermometer --append /etc/sampleapp/callers.toml
 
 The service stores only the SHA-256 of the token, so the token cannot be shown again: store it at once where
@@ -56,6 +57,21 @@ def _patterns(_context: click.Context, parameter: click.Parameter, value: tuple[
                 param=parameter,
             )
     # Without duplicates.
+    return tuple(dict.fromkeys(value))
+
+
+def _group_patterns(
+    _context: click.Context, parameter: click.Parameter, value: tuple[str, ...]
+) -> tuple[str, ...]:
+    from sampleapp.access.caller import is_legal_group_pattern
+
+    for pattern in value:
+        if not is_legal_group_pattern(pattern):
+            raise click.BadParameter(
+                f"{pattern!r} is neither a group of workers nor a pattern of groups: TOPIC/GROUP, such as "
+                "orders/billing or 'orders/*', or '*' for every group.",
+                param=parameter,
+            )
     return tuple(dict.fromkeys(value))
 
 
@@ -94,6 +110,14 @@ def _day(_context: click.Context, parameter: click.Parameter, value: str | None)
     help="Topic whose records the caller may read, or a pattern as for --publish. May be given more than "
     "once.",
 )
+@click.option(
+    "--work",
+    multiple=True,
+    metavar="TOPIC/GROUP",
+    callback=_group_patterns,
+    help="Group in which the caller may work, or a pattern with * for any characters, such as 'orders/*'. "
+    "May be given more than once.",
+)
 @click.option("--read", is_flag=True, help="The caller may read the readings.")
 @click.option("--metrics", is_flag=True, help="The caller may see metrics.")
 @click.option(
@@ -115,6 +139,7 @@ def token(
     name: str,
     publish: tuple[str, ...],
     consume: tuple[str, ...],
+    work: tuple[str, ...],
     read: bool,
     metrics: bool,
     until: date | None,
@@ -129,9 +154,9 @@ def token(
     from sampleapp.access.caller import digest_of, new_token
 
     made = new_token()
-    caller = caller_lines(name, publish=publish, consume=consume, read=read, metrics=metrics)
+    caller = caller_lines(name, publish=publish, consume=consume, work=work, read=read, metrics=metrics)
     new = token_lines(name, sha256=digest_of(made.encode("ascii")).hex(), until=until)
-    has_rights = bool(publish or consume or read or metrics)
+    has_rights = bool(publish or consume or work or read or metrics)
     if path is None:
         note(_for_the_file(name, caller, new, has_rights=has_rights))
         _print_once(made, "Remove the lines above if you have them already.")
@@ -145,7 +170,7 @@ def token(
         if known and has_rights:
             raise CommandFailed(
                 f"The caller {name} is already in {path}, with its rights. Change its rights there; to add a "
-                "token, leave out --publish, --consume, --read and --metrics."
+                "token, leave out --publish, --consume, --work, --read and --metrics."
             )
         result = append_lines(old, new if known else f"{caller}\n{new}")
         require_valid(result, path, what="token")
