@@ -506,7 +506,7 @@ class Messages:
         if len(content_types) != 1:
             return _UNSUPPORTED
         variants = self._variants_with_key if fields.all(IDEMPOTENCY_KEY) else self._variants
-        return variants.get(_media_type(content_types[0]), _UNSUPPORTED)
+        return variants.get(media_type_of(content_types[0]), _UNSUPPORTED)
 
     def _publish_one(self, request: Request) -> Deferred[Response]:
         message = parse_message(request.body)
@@ -527,7 +527,7 @@ class Messages:
 
 
 @lru_cache(maxsize=256)
-def _media_type(content_type: bytes) -> bytes:
+def media_type_of(content_type: bytes) -> bytes:
     """
     Return the media type of a ``Content-Type``, in lower case and without parameters.
 

@@ -125,7 +125,7 @@ class _Search:
                 if record.matches(self._key, self._headers):
                     self.found.append(record)
                     self._found_bytes += record.size
-                    self.found_memory += _memory_of([record])
+                    self.found_memory += memory_of([record])
         self._searched += len(result.records) + result.left_out
         self._searched_bytes += sum([record.size for record in result.records])
         return left
@@ -319,7 +319,7 @@ class RecordPages:
         # Brokers limit how much is read at one time; from here on it is counted.
         result = await turn.read(cursor, limit=limit, max_bytes=_PAGE_BYTES, key=key)
         if request.reservation is not None:
-            request.reservation.resize(found_memory + _memory_of(result.records))
+            request.reservation.resize(found_memory + memory_of(result.records))
         cursor.require_all(result)
         cursor.require_partition(result)
         cursor.advance(result)
@@ -476,7 +476,7 @@ def _by_partition(records: Sequence[ConsumerRecord]) -> list[list[ConsumerRecord
     return [list(part) for _, part in groupby(records, attrgetter("partition"))]
 
 
-def _memory_of(records: Sequence[ConsumerRecord]) -> int:
+def memory_of(records: Sequence[ConsumerRecord]) -> int:
     """Return the memory of records, in bytes."""
     return sum([_RECORD_BYTES + record.size + _MORE_OF_HEADER * len(record.headers) for record in records])
 

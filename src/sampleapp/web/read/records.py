@@ -48,12 +48,17 @@ def _handler(open_response: _Open) -> Callable[..., Deferred[Response]]:
     """Return a handler; its Deferred, if cancelled, fires with a response for metrics and logs."""
 
     def respond(request: Request, *, topic: AuthorizedTopic) -> Deferred[Response]:
-        return open_response(request, topic).addErrback(_gone, request)
+        return open_response(request, topic).addErrback(response_if_gone, request)
 
     return respond
 
 
-def _gone(failure: Failure, request: Request) -> Response:
+def response_if_gone(failure: Failure, request: Request) -> Response:
+    """
+    Return a response for metrics and logs after a failure, if the client has gone.
+
+    :raise Exception: the failure's, if the client is still there, or it is a fault.
+    """
     if not request.client_has_finished:
         # Also a broker that has failed so: 204 would hide records from the client.
         failure.raiseException()
