@@ -27,6 +27,7 @@ __all__ = [
     "InvalidMessage",
     "InvalidOption",
     "InvalidParameters",
+    "InvalidWorkRequest",
     "LeaseLost",
     "MalformedIdempotencyKey",
     "MalformedMessage",
@@ -127,6 +128,10 @@ class InvalidParameters(InvalidMessage):
 
 class SchemaMismatch(InvalidMessage):
     """The content of a message does not match the schema of its topic."""
+
+
+class InvalidWorkRequest(InvalidMessage):
+    """The body of a request of a worker is JSON, but not what it must be, or names other messages."""
 
 
 class MalformedIdempotencyKey(SampleAppError):

@@ -40,6 +40,7 @@ class MeasuredService(InMemoryService):
             streams=self.gateway.streams,
             reads=self.gateway.reads,
             idempotent_records=self.gateway.idempotent_records,
+            work=self.gateway.work,
             rate_rejections=None if self.authenticator is None else self.authenticator.rejections,
         )
         self.page.show(self.families)

@@ -10,20 +10,31 @@ import pytest
 from twisted.internet.defer import succeed
 from twisted.web.resource import Resource
 from twisted.web.server import Site
+from zope.interface import implementer
 
-from sampleapp.model import ConsumerRecord, PartitionDescription, ReadResult, TopicDescription
+from sampleapp.interfaces import IWorkBroker
+from sampleapp.model import (
+    Acknowledged,
+    ConsumerRecord,
+    Extended,
+    PartitionDescription,
+    ReadResult,
+    TopicDescription,
+)
 from sampleapp.web.access_control import TO_SEE
 from sampleapp.web.routing import App
 from tests.support.callers import FULL, by, caller
 from tests.support.in_memory import Connection, InMemoryService, PromptBroker, request_bytes
+from tests.support.work import lease_of, leased
 from tests.web.http import JSON, MESSAGE
 
 GRANTED, OTHER = "granted", "other"
 QUERIES = ("", "?key=k")
 CONTENT_TYPES = (None, b"application/json", b"application/vnd.kafka.json.v2+json")
-BODIES = (b"", b'{"records":[{"value":1}]}', b"[]")
+BODIES = (b"", b'{"records":[{"value":1}]}', b"[]", b'{"lease":"bGVhc2U"}')
 
 
+@implementer(IWorkBroker)
 class AskedBroker(PromptBroker):
     """A broker that has every topic, and remembers for which it was asked."""
 
@@ -52,6 +63,26 @@ class AskedBroker(PromptBroker):
         partition = PartitionDescription(partition=0, leader=1, replicas=(1,), in_sync=(1,))
         return succeed([TopicDescription(name=topic, partitions=(partition,)) for topic in topics])
 
+    def pull(self, topic, group, *, most, wait_s):
+        self.topics.add(topic)
+        return succeed(lease_of(leased(0, topic=topic)))
+
+    def acknowledge(self, topic, group, lease, verdicts):
+        self.topics.add(topic)
+        return succeed(Acknowledged(accepted=0, released=0, rejected=0))
+
+    def extend(self, topic, group, lease):
+        self.topics.add(topic)
+        return succeed(Extended(token=lease, ends_ms=0))
+
+    def backlog(self, topic, group):
+        self.topics.add(topic)
+        return succeed(0)
+
+
+VALUES = {"partition": "0", "group": "g"}
+"""Of the other variables of paths."""
+
 
 def topic_routes():
     """Return the method and the path of every route of the service that has a topic in its path."""
@@ -59,8 +90,11 @@ def topic_routes():
     for app in InMemoryService().table.apps:
         for rule in app.url_map.iter_rules():
             if "topic" in rule.arguments:
-                assert rule.arguments <= {"topic", "partition"}, "give the new variable a value here"
-                found.update((method, rule.rule.replace("<partition>", "0")) for method in rule.methods)
+                assert rule.arguments <= VALUES.keys() | {"topic"}, "give the new variable a value here"
+                path = rule.rule
+                for name, value in VALUES.items():
+                    path = path.replace(f"<{name}>", value)
+                found.update((method, path) for method in rule.methods)
     return sorted(found)
 
 
@@ -69,7 +103,9 @@ def answers(method, path, *, topic):
     statuses, broker = set(), AskedBroker()
     service = InMemoryService(
         broker=broker,
-        callers=caller("one", f'publish = ["{GRANTED}"]', f'consume = ["{GRANTED}"]'),
+        callers=caller(
+            "one", f'publish = ["{GRANTED}"]', f'consume = ["{GRANTED}"]', f'work = ["{GRANTED}/g"]'
+        ),
         schemas={GRANTED: True, OTHER: True},
     )
     servers = (service.site, Site(service.gateway.app.resource(), reactor=service.clock))

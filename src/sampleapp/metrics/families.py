@@ -31,7 +31,7 @@ from sampleapp.interfaces import IBroker, IMeasured
 from sampleapp.measures import SECONDS, Distribution, KafkaMeasures, Measures, SQLiteMeasures
 from sampleapp.metrics.requests import RequestCounts
 from sampleapp.readings.follower import ReadingsFollower
-from sampleapp.web import HTTPServer, IdempotentRecords, OpenStreams, StreamKind, TopicReads
+from sampleapp.web import HTTPServer, IdempotentRecords, OpenStreams, StreamKind, TopicReads, WorkGroups
 from sampleapp.web.read.registry import StreamNumbers
 
 _BOOTSTRAP: Final = "bootstrap"
@@ -85,6 +85,8 @@ class Families(Collector):
     """Counts the reads of topics, if there can be any."""
     idempotent_records: IdempotentRecords | None = None
     """Counts the records of requests with ``Idempotency-Key``, if there can be any."""
+    work: WorkGroups | None = None
+    """Groups of workers, if there can be any."""
     rate_rejections: Mapping[str, int] | None = None
     """The number of requests over a rate of their caller, by the name of the rate."""
     hook_results: Mapping[tuple[str, str], int] | None = None
@@ -103,6 +105,7 @@ class Families(Collector):
         yield from _families(_READINGS, self.follower)
         yield from _families(_STREAMS, self.streams)
         yield from _families(_READS, self.reads)
+        yield from _families(_WORK, self.work)
         yield from _families(_BROKER, self.broker)
         yield from _families(_WAITING, measures)
         yield from _families(_KAFKA, measures if isinstance(measures, KafkaMeasures) else None)
@@ -236,6 +239,7 @@ _REJECTIONS: Final[Mapping[str, _Metric[Families]]] = {
             **service.server.rejections,
             **(service.rate_rejections or {}),
             **({} if service.streams is None else service.streams.rejections),
+            **({} if service.work is None else {"max-leases": service.work.leases.rejections}),
         },
         "limit",
     ),
@@ -296,7 +300,7 @@ _STREAMS: Final[Mapping[str, _Metric[OpenStreams]]] = {
         "kind",
     ),
     "sampleapp_streams_limit": _gauge(
-        "The most streams, and the most waiting pages, that may be open at once.",
+        "The most streams, and the most waiting pages and pulls, that may be open at once.",
         lambda streams: streams.limit,
     ),
     "sampleapp_streams_behind": _gauge(
@@ -324,6 +328,10 @@ _STREAMS: Final[Mapping[str, _Metric[OpenStreams]]] = {
         "Requests for a page of records that wait for the first record.",
         lambda streams: streams.numbers[StreamKind.PAGE].open,
     ),
+    "sampleapp_waiting_pulls": _gauge(
+        "Requests of workers that wait for the first message.",
+        lambda streams: streams.numbers[StreamKind.PULL].open,
+    ),
 }
 
 _READS: Final[Mapping[str, _Metric[TopicReads]]] = {
@@ -340,6 +348,32 @@ _READS: Final[Mapping[str, _Metric[TopicReads]]] = {
     ),
 }
 
+_WORK: Final[Mapping[str, _Metric[WorkGroups]]] = {
+    "sampleapp_leases": _gauge(
+        "Leases of this instance that workers have not answered here, and whose time is not over.",
+        lambda work: len(work.leases),
+    ),
+    "sampleapp_leases_limit": _gauge(
+        "The most leases of this instance that workers may have, waiting pulls included.",
+        lambda work: work.leases.limit,
+    ),
+    "sampleapp_work_messages": _counter(
+        "Messages of workers, by topic, group and result: given (each attempt), accepted, released or "
+        "rejected (other: all groups after the first hundred).",
+        lambda work: work.counts.messages,
+        "topic",
+        "group",
+        "result",
+    ),
+    "sampleapp_work_backlog_messages": _gauge(
+        "Messages that a group has not finished, at the previous scrape, by topic and group, for the first "
+        "hundred groups whose workers have pulled from this instance.",
+        lambda work: work.backlogs(),
+        "topic",
+        "group",
+    ),
+}
+
 _BROKER: Final[Mapping[str, _Metric[IBroker]]] = {
     "sampleapp_broker_ready": _gauge(
         "1 if the broker is expected to accept a record now, else 0.", lambda broker: broker.health().ready
@@ -347,6 +381,10 @@ _BROKER: Final[Mapping[str, _Metric[IBroker]]] = {
 }
 
 _WAITING: Final[Mapping[str, _Metric[Measures]]] = {
+    "sampleapp_work_given_up_messages": _counter(
+        "Messages that were given up: no attempt of a group of workers was accepted.",
+        lambda measures: measures.given_up,
+    ),
     "sampleapp_broker_waiting_records": _gauge(
         "Records that wait for the broker's response.", lambda measures: measures.waiting.records
     ),
@@ -428,6 +466,7 @@ METRICS: Final[Mapping[str, _Metric[Any]]] = {
     **_READINGS,
     **_STREAMS,
     **_READS,
+    **_WORK,
     **_BROKER,
     **_WAITING,
     **_KAFKA,

@@ -22,7 +22,7 @@ from typing import Final
 
 import msgspec
 
-from sampleapp.model import ConsumerRecord
+from sampleapp.model import ConsumerRecord, LeasedRecord
 
 _encode: Final = msgspec.json.Encoder().encode
 _LARGE: Final = 32 * 1024
@@ -76,6 +76,17 @@ def record_line(record: ConsumerRecord) -> bytes:
     if b"\xc2\x85" in line:
         line = line.replace(b"\xc2\x85", rb"\u0085")
     return line
+
+
+def leased_line(message: LeasedRecord) -> bytes:
+    """Encode a message of a lease as `record_line` does, with ``id`` and ``attempts`` in front."""
+    record = message.record
+    return b'{"id":"%d-%d","attempts":%d,%b' % (
+        record.partition,
+        record.offset,
+        message.attempts,
+        record_line(record)[1:],
+    )
 
 
 def record_lines(records: Iterable[ConsumerRecord]) -> bytes:

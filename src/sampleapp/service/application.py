@@ -258,11 +258,13 @@ class SampleAppService(Service):
         timeout_s = self._config.drain_timeout_s
         last_records_s = min(_LAST_RECORDS_S, timeout_s / 2)
         deadline_s = self._clock.seconds() + timeout_s
+        # Until then, a worker may need a new connection to answer.
+        await self._wait(self.web.gateway.end_waits(), timeout_s=timeout_s / 2)
         for listener in self._listeners:
             await listener.stop()
-        self.web.gateway.end_waits()
+        left_s = deadline_s - self._clock.seconds()
         await self._wait(
-            self._server.drain(streams_within_s=timeout_s / 2), timeout_s=timeout_s - last_records_s
+            self._server.drain(streams_within_s=left_s / 2), timeout_s=max(left_s - last_records_s, 0)
         )
         if self._server.connections:
             self._log.warn(

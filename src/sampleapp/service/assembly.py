@@ -150,6 +150,7 @@ def build(
             streams=web.gateway.streams,
             reads=web.gateway.reads,
             idempotent_records=web.gateway.idempotent_records,
+            work=web.gateway.work,
             rate_rejections={} if callers is None else callers.rejections,
             hook_results={} if callers is None else callers.hooks.results,
             lost_lines=lost_lines,

@@ -395,6 +395,13 @@ GROUPS: Final[Mapping[str, tuple[Option, ...]]] = {
             help="Maximum topics that streams and waiting pages read at one time; one more gets 503.",
         ),
         Option(
+            name="max-leases",
+            kind=_NUMBER,
+            setting="limits.max_leases",
+            help="Maximum leases that workers may have from this service at one time, together with the "
+            "pulls that wait for one; one more pull gets 503.",
+        ),
+        Option(
             name="header-timeout",
             kind=_SECONDS,
             setting="limits.header_timeout_s",

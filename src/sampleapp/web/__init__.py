@@ -26,6 +26,7 @@ from sampleapp.web.server import (
     StreamEnd,
     is_on_loopback,
 )
+from sampleapp.web.work.groups import WorkGroups
 
 __all__ = [
     "AccessControl",
@@ -54,6 +55,7 @@ __all__ = [
     "StreamKind",
     "TopicReads",
     "TopicTotal",
+    "WorkGroups",
     "is_on_loopback",
     "problem_response",
     "rejection_in_form",

@@ -16,6 +16,7 @@ _REJECTIONS: Final = {
     Right.METRICS: "This caller may not read metrics.",
     Right.PUBLISH: "This caller may not publish.",
     Right.CONSUME: "This caller may not read the records of any topic.",
+    Right.WORK: "This caller may not work in any group.",
 }
 
 
@@ -126,7 +127,7 @@ class Grant:
     def _identified(self) -> Identity:
         identity = self._authenticator.identify(self._authorization, self._peer.certificate)
         if not self._may(identity.caller):
-            raise NotGranted("This caller may not read this any more.")
+            raise NotGranted("This caller does not have the right to this any more.")
         return identity
 
 
@@ -136,6 +137,8 @@ class TopicUse(Struct, frozen=True):
     verb: str
     """For the rejection."""
     is_granted: Callable[[Caller, str], bool]
+    part: str = ""
+    """The variable of the path with a part of the topic, if only ``TOPIC/PART`` is granted."""
 
 
 def _may_see(caller: Caller, topic: str) -> bool:
@@ -144,6 +147,7 @@ def _may_see(caller: Caller, topic: str) -> bool:
 
 TO_PUBLISH: Final = TopicUse("publish to", Caller.may_publish)
 TO_CONSUME: Final = TopicUse("read the records of", Caller.may_consume)
+TO_WORK: Final = TopicUse("work in this group of", Caller.may_work, part="group")
 TO_SEE: Final = TopicUse("see", _may_see)
 """For callers that may publish to the topic or read its records: for others it does not exist."""
 
@@ -151,14 +155,14 @@ AuthorizedTopic = NewType("AuthorizedTopic", str)
 """A topic that the caller of a request may use. `authorize_topic` makes it."""
 
 
-def authorize_topic(request: Request, topic: str, use: TopicUse) -> AuthorizedTopic:
+def authorize_topic(request: Request, topic: str, use: TopicUse, part: str = "") -> AuthorizedTopic:
     """
-    Check that the caller of a request may use a topic.
+    Check that the caller of a request may use a topic, or a part of it.
 
     :raise NotGranted: it may not. The response does not reveal whether the topic exists.
     """
     caller: Caller | None = request.caller
-    if caller is not None and not use.is_granted(caller, topic):
+    if caller is not None and not use.is_granted(caller, f"{topic}/{part}" if part else topic):
         raise rejection_of_topic(topic, use)
     return AuthorizedTopic(topic)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from typing import Final
 
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 
 from sampleapp.access import HookVerifier, Right
@@ -15,7 +16,14 @@ from sampleapp.interfaces import IBroker
 from sampleapp.messages.headers import RecordedFields
 from sampleapp.messages.schemas import Schemas
 from sampleapp.readings.changes import Changes
-from sampleapp.web.access_control import TO_CONSUME, TO_PUBLISH, TO_SEE, AccessControl, AuthorizedTopic
+from sampleapp.web.access_control import (
+    TO_CONSUME,
+    TO_PUBLISH,
+    TO_SEE,
+    TO_WORK,
+    AccessControl,
+    AuthorizedTopic,
+)
 from sampleapp.web.cors import CrossSiteRule
 from sampleapp.web.errors import PathNotFound
 from sampleapp.web.openapi import operations
@@ -34,6 +42,7 @@ from sampleapp.web.read.topics import Topics
 from sampleapp.web.responses import Event, Response
 from sampleapp.web.routing import AccessPolicy, App, Variant
 from sampleapp.web.server import Limits, Request
+from sampleapp.web.work.groups import WorkGroups, check_group
 
 _SCHEMA_FIELDS: Final = ((b"Content-Type", b"application/schema+json"), (b"Cache-Control", b"no-cache"))
 
@@ -182,6 +191,54 @@ class SampleApp:
         """Publish the records of a client of REST Proxy to one partition."""
         return self._produce.to_partition(request)
 
+    @app.route(
+        "/topics/<topic>/groups/<group>",
+        methods=["GET"],
+        check_head=check_group,
+        right=Right.WORK,
+        topic_use=TO_WORK,
+        description=operations.DESCRIBE_GROUP,
+    )
+    async def describe_group(self, _request: Request, *, topic: AuthorizedTopic, group: str) -> Response:
+        """Return the backlog of a group of workers."""
+        return await self.work.backlog(topic, group)
+
+    @app.route(
+        "/topics/<topic>/groups/<group>/pull",
+        methods=["POST"],
+        has_variants=True,
+        right=Right.WORK,
+        topic_use=TO_WORK,
+        description=operations.PULL,
+    )
+    def pull(self, _request: Request) -> Variant:
+        """Give messages to a worker, under a lease."""
+        return self.work.pull
+
+    @app.route(
+        "/topics/<topic>/groups/<group>/ack",
+        methods=["POST"],
+        has_variants=True,
+        right=Right.WORK,
+        topic_use=TO_WORK,
+        description=operations.ACKNOWLEDGE,
+    )
+    def ack(self, _request: Request) -> Variant:
+        """Take the results for the messages of a lease, which ends."""
+        return self.work.acknowledge
+
+    @app.route(
+        "/topics/<topic>/groups/<group>/extend",
+        methods=["POST"],
+        has_variants=True,
+        right=Right.WORK,
+        topic_use=TO_WORK,
+        description=operations.EXTEND,
+    )
+    def extend(self, _request: Request) -> Variant:
+        """Replace a lease by one that lasts longer."""
+        return self.work.extend
+
     def __init__(
         self,
         *,
@@ -249,6 +306,16 @@ class SampleApp:
             RecordStreams(self.reads, self.feeds, streams=self.streams, clock=clock),
         )
 
-    def end_waits(self) -> None:
-        """Answer the pages that wait for a record, since the service stops."""
+        self.work = WorkGroups(
+            broker, streams=self.streams, slices=publisher.slices, clock=clock, limits=limits, now=now
+        )
+        """The groups of workers."""
+
+    def end_waits(self) -> Deferred[None]:
+        """
+        Answer the pages and pulls that wait, since the service stops.
+
+        :return: fires with ``None`` when workers have no more leases; see `WorkGroups.stop`.
+        """
         self._records.end_waits()
+        return self.work.stop()

@@ -302,6 +302,37 @@ class TooManyTopics(RequestError):
         )
 
 
+class TooManyLeases(RequestError):
+    """The maximum number of leases is out (``--max-leases``)."""
+
+    row = Row(_S.SERVICE_UNAVAILABLE, "too-many-leases", "Too many leases", _RETRY_AFTER)
+
+    def __init__(self, limit: int) -> None:
+        """:param limit: the number of leases."""
+        super().__init__(
+            f"Workers have {limit} leases of this instance, or wait for one: the maximum. No message was "
+            "given. Pull again later, or from another instance."
+        )
+
+
+class UnknownGroup(RequestError):
+    """No worker has pulled messages of the topic in this group yet."""
+
+    row = Row(_S.NOT_FOUND, "unknown-group", "Unknown group")
+
+    def __init__(self, topic: str, group: str) -> None:
+        super().__init__(f"No worker has pulled messages of the topic {topic} in the group {group} yet.")
+
+
+class NotJSON(RequestError):
+    """``Content-Type`` of a request of a worker is not JSON."""
+
+    row = _plain(_S.UNSUPPORTED_MEDIA_TYPE, headers=((b"Accept", b"application/json"),))
+
+    def __init__(self) -> None:
+        super().__init__("The request must have one Content-Type, application/json. Nothing was done.")
+
+
 class UnsupportedContentType(RequestError):
     """``Content-Type`` is not JSON or lines of JSON."""
 
@@ -463,6 +494,9 @@ ROWS: Final[dict[type[SampleAppError], Row]] = {
     errors.SchemaMismatch: Row(
         _S.UNPROCESSABLE_ENTITY, "schema-mismatch", "Content does not match the schema"
     ),
+    errors.InvalidWorkRequest: Row(
+        _S.UNPROCESSABLE_ENTITY, "invalid-work-request", "Invalid request of a worker"
+    ),
     errors.InvalidParameters: Row(_S.UNPROCESSABLE_ENTITY, "invalid-parameters", "Invalid parameters"),
     errors.ReadingsNotReady: Row(
         _S.SERVICE_UNAVAILABLE, "readings-not-ready", "Readings not ready", _RETRY_AFTER
@@ -502,6 +536,8 @@ ROWS: Final[dict[type[SampleAppError], Row]] = {
     errors.PartlyPublished: Row(_S.GATEWAY_TIMEOUT, "partly-published", "Partly published"),
     errors.PartlyRejected: Row(_S.UNPROCESSABLE_ENTITY, "partly-published", "Partly published"),
     errors.PublishTimedOut: Row(_S.GATEWAY_TIMEOUT, "publish-timed-out", "Broker did not answer in time"),
+    errors.LeaseLost: Row(_S.CONFLICT, "lease-lost", "Lease has ended"),
+    errors.WorkNotSupported: Row(_S.NOT_IMPLEMENTED, "work-not-supported", "Groups are not supported"),
 }
 
 _REJECTIONS_OF_IDENTITIES: Final = (
@@ -599,6 +635,10 @@ class Problem(Struct, kw_only=True, omit_defaults=True):
     resume: Annotated[
         str, Meta(description="The position after the records that are gone.", examples=["pVqT3f8WQb6~99"])
     ] = ""
+    done: Annotated[
+        tuple[str, ...],
+        Meta(description="If the lease has ended: the ids of messages whose results stand all the same."),
+    ] = ()
 
 
 def problem_response(
@@ -630,6 +670,9 @@ def problem_response(
         reasons=error.reasons if isinstance(error, NotReady) else (),
         gone=error.gone if isinstance(error, positions.PositionExpired) else (),
         resume=error.resume if isinstance(error, positions.PositionExpired) else "",
+        done=tuple([f"{partition}-{offset}" for partition, offset in sorted(error.done)])
+        if isinstance(error, errors.LeaseLost)
+        else (),
     )
 
 
@@ -654,6 +697,7 @@ def _response(
     reasons: tuple[str, ...] = (),
     gone: tuple[GoneRecords, ...] = (),
     resume: str = "",
+    done: tuple[str, ...] = (),
 ) -> Response:
     document = Problem(
         type=row.type,
@@ -664,6 +708,7 @@ def _response(
         reasons=reasons,
         gone=gone,
         resume=resume,
+        done=done,
     )
     return Response(
         row.status,

@@ -143,9 +143,11 @@ class BoundRoute(Struct, frozen=True):
                 handler = _reject_body
         if not variant.takes_query:
             _require_no_query(request)
-        if self.topic is None or self.topic_use is None:
+        use = self.topic_use
+        if self.topic is None or use is None:
             return partial(handler, **variables) if variables else handler
-        return partial(handler, topic=authorize_topic(request, self.topic, self.topic_use), **variables)
+        topic = authorize_topic(request, self.topic, use, variables[use.part] if use.part else "")
+        return partial(handler, topic=topic, **variables)
 
 
 class Route(Struct, frozen=True):

@@ -20,7 +20,15 @@ from sampleapp.access import IssuerKeysNotKnown, Right
 from sampleapp.errors import InvalidMessage
 from sampleapp.messages.parsing import parse_message
 from sampleapp.messages.rest_proxy_bodies import EmbeddedFormat, read_records
-from sampleapp.model import ConsumerRecord, GoneRecords, ReadResult, ReplayedRecord, is_legal_topic
+from sampleapp.model import (
+    Acknowledged,
+    ConsumerRecord,
+    Extended,
+    GoneRecords,
+    ReadResult,
+    ReplayedRecord,
+    is_legal_topic,
+)
 from sampleapp.service.assembly import build
 from sampleapp.service.config import Config
 from sampleapp.web import AdminApp, Limits
@@ -33,6 +41,7 @@ from tests.support.in_memory import Connection, InMemoryService, ManualBroker, M
 from tests.support.openapi import Described
 from tests.support.planned_outcomes import STORED, Plan, PlannedBroker
 from tests.support.threads import ReactorWithThreads
+from tests.support.work import WorkerBroker, lease_of
 from tests.web.http import JSON, MESSAGE, NDJSON, chunked, raw
 
 
@@ -160,7 +169,9 @@ def test_what_generators_name_methods_by_has_a_suffix_for_head_and_options_only(
         for method in ("delete", "post", "head", "options")
     }
     assert ids["delete"] == {"delete_key"}
-    assert ids["post"] == {"produce_to_partition", "publish", "publish_to_topic", "receive_hook"}
+    assert ids["post"] == {
+        *("ack", "extend", "produce_to_partition", "publish", "publish_to_topic", "pull", "receive_hook")
+    }
     assert all(each.endswith("_head") for each in ids["head"])
     assert all(each.endswith("_options") for each in ids["options"])
 
@@ -485,7 +496,58 @@ def answers_of_records(method):
         yield ask(error=kind("It failed."))
 
 
+OF_WORK = (
+    errors.OutcomeUnknown,
+    errors.TopicNotAuthorized,
+    errors.WorkNotSupported,
+    errors.BrokerUnavailable,
+    errors.BrokerStopped,
+)
+
+
+def answers_to_workers(action, body, answer, kinds):
+    path = f"/topics/t/groups/g/{action}"
+
+    def ask(answer, body=body, headers=JSON, *, path=path, **limits):
+        service = WholeService(broker=WorkerBroker(), **limits)
+        connection = raw(service, request_bytes("POST", path, headers, json.dumps(body).encode()))
+        if service.broker.asked:
+            waiting = service.broker.asked[0].answer
+            (waiting.errback if isinstance(answer, Exception) else waiting.callback)(answer)
+        return connection.responses(["POST"])[0]
+
+    yield ask(answer)
+    for kind in (*OF_WORK, *kinds):
+        yield ask(kind("It failed."))
+    yield ask(None, body=[])
+    yield ask(None, headers=[])
+    yield ask(None, path=path.replace("/g/", "/a:b/"))
+    yield WholeService().request("POST", path, JSON, b"{")
+    full = WholeService(max_waiting=1)
+    raw(full, request_bytes("POST", "/messages", JSON, MESSAGE))
+    yield full.request("POST", path, JSON, b"{}")
+    full = WholeService(max_body_memory=10)
+    fill(full, "")
+    yield raw(full, request_bytes("POST", path, [*JSON, (b"Content-Length", b"1")])).responses(["POST"])[0]
+    if action == "pull":
+        yield ask(None)
+        yield ask(None, max_leases=0)
+        yield ask(None, {"wait": 1}, max_streams=0)
+
+
+def answers_about_groups(method):
+    for answer in (17, None, *(kind("It failed.") for kind in (*OF_WORK, errors.UnknownTopic))):
+        service = WholeService(broker=WorkerBroker())
+        connection = raw(service, request_bytes(method, "/topics/t/groups/g"))
+        waiting = service.broker.asked[0].answer
+        (waiting.errback if isinstance(answer, Exception) else waiting.callback)(answer)
+        yield connection.responses([method])[0]
+    yield WholeService().request(method, "/topics/t/groups/a:b")
+
+
+LEASE = {"lease": "bGVhc2U"}
 RECORDS_OF_TOPIC = "/topics/{topic}/records"
+GROUP = "/topics/{topic}/groups/{group}"
 SCHEMA_OF_TOPIC = "/topics/{topic}/schema"
 ONE_PARTITION = "/topics/{topic}/partitions/{partition}"
 ANSWERS = {
@@ -511,6 +573,15 @@ ANSWERS = {
     ("HEAD", SCHEMA_OF_TOPIC): lambda: answers_of_schemas("HEAD"),
     ("GET", RECORDS_OF_TOPIC): lambda: answers_of_records("GET"),
     ("HEAD", RECORDS_OF_TOPIC): lambda: answers_of_records("HEAD"),
+    ("GET", GROUP): lambda: answers_about_groups("GET"),
+    ("HEAD", GROUP): lambda: answers_about_groups("HEAD"),
+    ("POST", f"{GROUP}/pull"): lambda: answers_to_workers("pull", {}, lease_of(), [errors.UnknownTopic]),
+    ("POST", f"{GROUP}/ack"): lambda: answers_to_workers(
+        "ack", LEASE, Acknowledged(accepted=1, released=2, rejected=3), [errors.LeaseLost]
+    ),
+    ("POST", f"{GROUP}/extend"): lambda: answers_to_workers(
+        "extend", LEASE, Extended(token=b"t", ends_ms=0), [errors.LeaseLost]
+    ),
     ("DELETE", "/topics/{topic}"): answers_to_tombstones,
     ("GET", "/live"): lambda: [WholeService().request("GET", "/live")],
     ("HEAD", "/live"): lambda: [WholeService().request("HEAD", "/live")],
@@ -540,6 +611,7 @@ TARGETS = {
     RECORDS_OF_TOPIC: "/topics/t/records",
     SCHEMA_OF_TOPIC: "/topics/t/schema",
     ONE_PARTITION: "/topics/t/partitions/0",
+    **{f"{GROUP}{action}": f"/topics/t/groups/g{action}" for action in ("", "/pull", "/ack", "/extend")},
 }
 """Of paths with variables: one that is served."""
 
@@ -595,6 +667,7 @@ CALLERS = f"""
 [callers.one]
 read = true
 consume = ["*"]
+work = ["*"]
 metrics = true
 requests_per_second = 1
 [[callers.one.tokens]]
@@ -603,6 +676,7 @@ sha256 = "{sha256(b"one").hexdigest()}"
 [callers.two]
 publish = ["*"]
 consume = ["*"]
+work = ["*"]
 [[callers.two.tokens]]
 sha256 = "{sha256(b"two").hexdigest()}"
 
@@ -631,6 +705,9 @@ def answers_to_callers(method, path):
         full = WholeService(callers=CALLERS, max_streams_per_caller=0)
         target = TARGETS.get(path, path) + "?wait=1" * (path == RECORDS_OF_TOPIC)
         yield full.request(method, target, [(b"Authorization", b"Bearer one")])
+    if path == f"{GROUP}/pull" and method == "POST":
+        full = WholeService(callers=CALLERS, max_streams_per_caller=0, broker=WorkerBroker())
+        yield full.request(method, TARGETS[path], [*JSON, (b"Authorization", b"Bearer one")], b'{"wait":1}')
     if method in ("POST", "DELETE") or (path == RECORDS_OF_TOPIC and method != "OPTIONS"):
         full = WholeService(callers=CALLERS, broker=ReadBroker())
         fill(full, "two")

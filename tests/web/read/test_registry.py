@@ -103,6 +103,7 @@ def test_a_place_is_given_back_once_and_the_reason_is_counted():
         "records": 0,
         "changes": 1,
         "page": 0,
+        "pull": 0,
     }
     assert +streams.rejections == {"max-streams": 2}
 
@@ -110,7 +111,7 @@ def test_a_place_is_given_back_once_and_the_reason_is_counted():
 def test_pages_that_wait_have_places_of_their_own():
     service = service_with(Opener(), callers=None, max_streams=1)
     assert [get(service, target).status for target in ("/records/t", "/pages/t")] == [200, 200]
-    assert "1 waiting pages are open" in said(get(service, "/pages/t"), 503, "too-many-streams")
+    assert "1 waiting pages and pulls are open" in said(get(service, "/pages/t"), 503, "too-many-streams")
 
 
 def test_no_stream_at_all_may_be_permitted():
@@ -122,7 +123,7 @@ def test_no_stream_at_all_may_be_permitted():
 def test_a_caller_that_may_open_none_is_told_so_in_plain_words():
     none = caller("none", 'consume = ["t.*"]', "max_streams = 0")
     service = service_with(Opener(), callers=none)
-    for target, what in (("/records/t.1", "streams"), ("/pages/t.1", "waiting pages")):
+    for target, what in (("/records/t.1", "streams"), ("/pages/t.1", "waiting pages and pulls")):
         detail = said(get(service, target, "none"), 429, "too-many-streams-of-caller")
         assert detail == f"This caller may not have {what}: its maximum is 0."
 

@@ -51,12 +51,19 @@ class StreamKind(Enum):
     CHANGES = "changes"
     """A stream of the readings as they change (``/changes``)."""
     PAGE = "page"
-    """A page that waits for its first record. Pages have slots of their own beside streams."""
+    """A page that waits for its first record. Pages and pulls have slots of their own beside streams."""
+    PULL = "pull"
+    """A pull that waits for its first message."""
+
+    @property
+    def is_long_poll(self) -> bool:
+        """True for requests that wait, and false for streams."""
+        return self in (StreamKind.PAGE, StreamKind.PULL)
 
     @property
     def in_words(self) -> str:
         """The plural, for rejections."""
-        return "waiting pages" if self is StreamKind.PAGE else "streams"
+        return "waiting pages and pulls" if self.is_long_poll else "streams"
 
 
 class StreamNumbers:
@@ -83,14 +90,21 @@ class OpenStream:
     __slots__ = ("_grant", "_is_closed", "_is_lost", "kind", "slot", "streams", "topic")
 
     def __init__(
-        self, streams: OpenStreams, *, kind: StreamKind, request: Request | None, topic: str | None = None
+        self,
+        streams: OpenStreams,
+        *,
+        kind: StreamKind,
+        request: Request | None,
+        topic: str | None = None,
+        may: Callable[[Caller], bool] | None = None,
     ) -> None:
         """
         Take a slot, until `close` is called.
 
         :param request: its caller must have, and keep, the right to read; may be ``None`` where all callers
             have all rights.
-        :param topic: the topic that is followed for it; ``None`` for the readings.
+        :param topic: the topic that is followed for it; ``None`` for the readings and for pulls.
+        :param may: returns whether a caller has the right; by default, that to read the topic or readings.
         :raise TooManyStreams: all slots are taken.
         :raise TooManyTopics: streams and waiting pages read too many other topics.
         :raise AccessError: the caller has too many streams, or has lost its right since it was admitted.
@@ -99,9 +113,9 @@ class OpenStream:
         self.kind = kind
         self.topic = topic
         self._is_closed = self._is_lost = False
-        self._grant = streams.grant(kind, request, topic)
+        self._grant = streams.grant(kind, request, topic, may)
         self.slot = streams.slot_of(kind, self._grant)
-        """The group of slots that it counts in: True for pages, and the name of the caller."""
+        """The group of slots that it counts in: True for long polls, and the name of the caller."""
         streams.add(self)
 
     def right_lost(self, error: AccessError) -> None:
@@ -144,17 +158,30 @@ class WaitingPage(OpenStream):
     """The slot of a page that waits for a record of a topic."""
 
     __slots__ = ("_on_right_lost",)
+    of_kind = StreamKind.PAGE
 
     def __init__(
-        self, streams: OpenStreams, request: Request, topic: str, on_right_lost: OnRightLost
+        self,
+        streams: OpenStreams,
+        request: Request,
+        topic: str | None,
+        on_right_lost: OnRightLost,
+        may: Callable[[Caller], bool] | None = None,
     ) -> None:
         """Take a slot; see `OpenStream`."""
-        super().__init__(streams, kind=StreamKind.PAGE, request=request, topic=topic)
+        super().__init__(streams, kind=self.of_kind, request=request, topic=topic, may=may)
         self._on_right_lost = on_right_lost
 
     def right_lost(self, error: AccessError) -> None:
         """End the wait."""
         self._on_right_lost(error)
+
+
+class WaitingPull(WaitingPage):
+    """The slot of a pull that waits for a message."""
+
+    __slots__ = ()
+    of_kind = StreamKind.PULL
 
 
 class OpenStreams:
@@ -176,7 +203,7 @@ class OpenStreams:
         """
         limits = Limits() if limits is None else limits
         self.limit = limits.max_streams
-        """The most streams, and the most waiting pages."""
+        """The most streams, and the most waiting pages and pulls."""
         self._most_topics = limits.max_followed_topics
         self._limit_per_caller = limits.max_streams_per_caller
         self.clock = clock
@@ -204,16 +231,23 @@ class OpenStreams:
 
     # For the streams.
 
-    def grant(self, kind: StreamKind, request: Request | None, topic: str | None) -> Grant | None:
+    def grant(
+        self,
+        kind: StreamKind,
+        request: Request | None,
+        topic: str | None,
+        may: Callable[[Caller], bool] | None = None,
+    ) -> Grant | None:
         """Check that one more may be opened; see `OpenStream`. Return the right of its caller."""
-        may = _may_read if topic is None else partial(_may_consume, topic)
+        if may is None:
+            may = _may_read if topic is None else partial(_may_consume, topic)
         grant = (
             None
             if self._access_control is None or request is None
             else self._access_control.grant(request, may)
         )
-        is_page, name = self.slot_of(kind, grant)
-        if self._slots[is_page] >= self.limit:
+        is_long_poll, name = self.slot_of(kind, grant)
+        if self._slots[is_long_poll] >= self.limit:
             self.rejections["max-streams"] += 1
             raise TooManyStreams(self.limit, what=kind.in_words)
         if topic is not None and topic not in self._topics and len(self._topics) >= self._most_topics:
@@ -222,7 +256,7 @@ class OpenStreams:
         if grant is not None:
             most = grant.caller.max_streams
             limit = self._limit_per_caller if most is None else most
-            if self._slots_by_caller[is_page, name] >= limit:
+            if self._slots_by_caller[is_long_poll, name] >= limit:
                 self.rejections["max-streams-per-caller"] += 1
                 raise TooManyStreamsOfCaller(limit, what=kind.in_words, retry_after_s=_RETRY_AFTER_S)
         return grant
@@ -230,7 +264,7 @@ class OpenStreams:
     @staticmethod
     def slot_of(kind: StreamKind, grant: Grant | None) -> tuple[bool, str]:
         """Return `OpenStream.slot`."""
-        return kind is StreamKind.PAGE, "" if grant is None else grant.caller.name
+        return kind.is_long_poll, "" if grant is None else grant.caller.name
 
     def add(self, stream: OpenStream) -> None:
         """Add a stream that was granted."""

@@ -1,0 +1,268 @@
+"""Bodies of the requests of workers, and of the responses to them: pull, acknowledge and extend."""
+
+from __future__ import annotations
+
+from base64 import b64decode, urlsafe_b64encode
+from collections import Counter
+from collections.abc import Collection
+from datetime import datetime, timedelta, timezone
+from itertools import chain
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from sampleapp.errors import Fault, InvalidWorkRequest, LeaseLost, pointer_token, shown
+from sampleapp.messages.json_text import LARGE, JSONObject, decode_json
+from sampleapp.model import ALL, MessageIds, Verdicts
+
+MOST_MESSAGES: Final = 500
+"""The most messages of one lease."""
+LONGEST_WAIT_S: Final = 60
+MAX_BODY: Final = LARGE
+"""The greatest length of the body of a request, in bytes."""
+
+_LONGEST_LEASE: Final = 8192
+_MOST_FAULTS: Final = 100
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+_NUMBERS: Final = "(0|[1-9][0-9]{0,9})-(0|[1-9][0-9]{0,18})"
+_Lease: TypeAlias = Annotated[
+    str,
+    Meta(
+        max_length=_LONGEST_LEASE,
+        description="The `lease` of the last response to pull or extend.",
+        examples=["kqVvcmRlcnM"],
+    ),
+]
+_Id: TypeAlias = Annotated[
+    str,
+    Meta(
+        # In Python, $ also matches before a line feed at the end.
+        pattern=rf"^{_NUMBERS}\Z",
+        description="The partition and the offset of a message.",
+        examples=["0-42"],
+        extra_json_schema={"pattern": f"^{_NUMBERS}$"},
+    ),
+]
+_Ids: TypeAlias = list[_Id] | Literal["all"]
+_Expires: TypeAlias = Annotated[
+    str,
+    Meta(
+        description="When the lease ends, unless it is extended.",
+        examples=["2026-11-24T10:00:30.123Z"],
+        extra_json_schema={"format": "date-time"},
+    ),
+]
+
+
+class WorkRequest(Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of a request."""
+
+    def contradictions(self) -> list[Fault]:
+        """Name the faults of members that do not go together."""
+        return []
+
+
+class PullRequest(WorkRequest, frozen=True):
+    """A request for messages."""
+
+    max: Annotated[int, Meta(ge=1, le=MOST_MESSAGES, description="The most messages.")] = 1
+    wait: Annotated[
+        int, Meta(ge=0, le=LONGEST_WAIT_S, description="The seconds to wait for the first message.")
+    ] = 0
+
+
+class AckRequest(WorkRequest, frozen=True):
+    """The results for the messages of a lease. Messages that are not named are released."""
+
+    lease: _Lease
+    accept: Annotated[_Ids, Meta(description="Done: ids, or `all`.", examples=[["0-42"]])] = []
+    release: Annotated[
+        _Ids, Meta(description="To be given again, at once: ids, or `all`.", examples=[["0-43"]])
+    ] = []
+    reject: Annotated[_Ids, Meta(description="Never to be given again: ids, or `all`.")] = []
+
+    @property
+    def verdicts(self) -> Verdicts:
+        """The results by message."""
+        return Verdicts(
+            accept=_parsed(self.accept), release=_parsed(self.release), reject=_parsed(self.reject)
+        )
+
+    def naming(self, unknown: Collection[tuple[int, int]]) -> InvalidWorkRequest:
+        """Make the error for messages that are not in the lease, by partition and offset."""
+        names = {f"{partition}-{offset}" for partition, offset in unknown}
+        return InvalidWorkRequest(
+            [
+                Fault(f"/{name}/{index}", f'"{each}" is not the id of a message of this lease.')
+                for name, ids in self._lists()
+                for index, each in enumerate(ids)
+                if each in names
+            ][:_MOST_FAULTS]
+        )
+
+    def contradictions(self) -> list[Fault]:
+        """Name each message with two results, and ``all`` beside another list."""
+        lists = self._lists()
+        whole = [name for name in _LISTS if getattr(self, name) == ALL]
+        if whole and len(whole) + sum(bool(ids) for _, ids in lists) > 1:
+            return [Fault(f"/{whole[-1]}", f'"{whole[-1]}" is "all", so the other lists must be empty.')]
+        counts = Counter(chain.from_iterable(set(ids) for _, ids in lists))
+        return [
+            Fault(f"/{name}/{index}", f'"{each}" is in two lists; a message has one result.')
+            for name, ids in lists
+            for index, each in enumerate(ids)
+            if counts[each] > 1
+        ]
+
+    def _lists(self) -> list[tuple[str, list[str]]]:
+        return [(name, ids) for name in _LISTS if isinstance(ids := getattr(self, name), list)]
+
+
+class ExtendRequest(WorkRequest, frozen=True):
+    """A request for more time."""
+
+    lease: _Lease
+
+
+class WorkMessage(Struct, frozen=True):
+    """A message of a lease: a record, as a line of a page has it, with its id."""
+
+    id: _Id
+    attempts: Annotated[
+        int, Meta(ge=1, description="How often it was given to a worker of the group; 1 the first time.")
+    ]
+    topic: str
+    partition: int
+    offset: int
+    timestamp: Annotated[int, Meta(description="Milliseconds since the epoch.")]
+    headers: dict[str, str]
+    key: str | UnsetType = UNSET
+    key_base64: str | UnsetType = UNSET
+    content: str | UnsetType | None = UNSET
+    content_base64: str | UnsetType = UNSET
+    headers_base64: list[list[str | None]] | UnsetType = UNSET
+
+
+class NewLease(Struct, frozen=True):
+    """A lease that replaces another one."""
+
+    lease: _Lease
+    expires: _Expires
+
+
+class LeasedMessages(NewLease, frozen=True):
+    """Messages, and the lease under which the worker has them."""
+
+    messages: list[WorkMessage]
+
+
+class AckCounts(Struct, frozen=True):
+    """The numbers of messages of a lease that has ended."""
+
+    accepted: int
+    released: Annotated[int, Meta(description="With those that were not named.")]
+    rejected: int
+
+
+class Backlog(Struct, frozen=True):
+    """The work that is left for a group."""
+
+    topic: str
+    group: str
+    backlog: Annotated[int, Meta(description="Messages that are neither accepted nor rejected nor given up.")]
+
+
+_LISTS: Final = ("accept", "release", "reject")
+_IDS: Final = 'an array of ids such as "0-42", or "all"'
+_RIGHT_VALUES: Final = {
+    "max": f"an integer from 1 to {MOST_MESSAGES}",
+    "wait": f"an integer of seconds from 0 to {LONGEST_WAIT_S}",
+    "lease": "a string: the lease of the last response to pull or extend",
+    **dict.fromkeys(_LISTS, _IDS),
+}
+WorkBody = TypeVar("WorkBody", bound=WorkRequest)
+
+
+def read_work_request(body: bytes, kind: type[WorkBody]) -> WorkBody:
+    """
+    Read the body of a request; an empty one is ``{}``.
+
+    :param body: up to `MAX_BODY` bytes.
+    :raise MalformedMessage: it is not JSON.
+    :raise InvalidWorkRequest: it is another JSON value; names all faults, but of a list only the first.
+    """
+    members = decode_json(body.strip() or b"{}")
+    if not isinstance(members, JSONObject):
+        raise InvalidWorkRequest([Fault("", "The body must be a JSON object.")])
+    faults = [
+        Fault(f"/{pointer_token(shown(name))}", f'There is no "{shown(name)}" here; {_members_of(kind)}.')
+        for name, _ in members
+        if name not in kind.__struct_fields__
+    ]
+    counts = Counter(name for name, _ in members)
+    values = {name: _plain(value) for name, value in members}
+    for field in msgspec.structs.fields(kind):
+        name = field.name
+        if counts[name] > 1:
+            faults.append(Fault(f"/{name}", f'"{name}" is there {counts[name]} times.'))
+        elif name in values:
+            faults += _faults_of(name, values[name], field.type)
+        elif field.required:
+            faults.append(Fault(f"/{name}", f'"{name}" is missing; it must be {_RIGHT_VALUES[name]}.'))
+    if not faults:
+        request = msgspec.convert(values, kind)
+        faults = request.contradictions()
+        if not faults:
+            return request
+    raise InvalidWorkRequest(faults[:_MOST_FAULTS])
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float) and value.is_integer():
+        # JSON Schema takes 20.0 for an integer.
+        return int(value)
+    # An empty JSONObject would be taken for an empty list.
+    return dict(value) if isinstance(value, JSONObject) else value
+
+
+def _members_of(kind: type[WorkBody]) -> str:
+    *others, last = (f'"{name}"' for name in kind.__struct_fields__)
+    return f"the members are {', '.join(others)} and {last}" if others else f"the only member is {last}"
+
+
+def _faults_of(name: str, value: Any, kind: Any) -> list[Fault]:
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        index = str(error).partition(" - at `$[")[2].partition("]")[0]
+        pointer = f"/{name}/{index}" if index.isdigit() else f"/{name}"
+        return [Fault(pointer, f'"{name}" must be {_RIGHT_VALUES[name]}.')]
+    return []
+
+
+def _parsed(ids: _Ids) -> MessageIds:
+    if isinstance(ids, str):
+        return ALL
+    pairs = (each.split("-") for each in ids)
+    return frozenset((int(partition), int(offset)) for partition, offset in pairs)
+
+
+def token_of(lease: str) -> bytes:
+    """
+    Decode a lease.
+
+    :raise LeaseLost: the service has given no such lease.
+    """
+    try:
+        return b64decode(lease + "=" * (-len(lease) % 4), altchars=b"-_", validate=True)
+    except ValueError:
+        raise LeaseLost("There is no such lease. Send the lease of the last response.") from None
+
+
+def new_lease(token: bytes, ends_ms: int) -> NewLease:
+    """Encode a lease and its end, in milliseconds since the epoch."""
+    ends = _EPOCH + timedelta(milliseconds=ends_ms)
+    expires = ends.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return NewLease(urlsafe_b64encode(token).decode("ascii").rstrip("="), expires)

@@ -1,0 +1,1 @@
+"""Groups of workers over HTTP: pull, acknowledge and extend."""
