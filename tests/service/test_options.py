@@ -65,6 +65,8 @@ def test_an_unknown_argument_is_rejected_with_the_one_that_was_meant(arguments, 
         ("--max-leases", "a whole number above zero", "200", False),
         ("--idempotency-window", "a number of seconds above zero", "10 or 2.5", False),
         ("--idempotency-rate", "a whole number of records a second above zero", "20", False),
+        ("--work-lease", "a number of seconds above zero", "10 or 2.5", False),
+        ("--work-attempts", "a whole number above zero", "5", False),
         ("--drain-timeout", "a number of seconds that is not negative", "10 or 2.5", True),
     ],
 )

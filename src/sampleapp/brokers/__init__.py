@@ -10,10 +10,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from sampleapp.brokers.shared.deliveries import WorkSettings
 from sampleapp.brokers.shared.idempotency import IdempotencySettings
 from sampleapp.interfaces import IBroker
 
-__all__ = ["BrokerURLError", "IdempotencySettings", "check_readable", "from_url", "takes_all_keys"]
+__all__ = [
+    "BrokerURLError",
+    "IdempotencySettings",
+    "WorkSettings",
+    "check_readable",
+    "from_url",
+    "takes_all_keys",
+]
 
 _RIGHT = (
     "use kafka://HOST:PORT, sqlite:PATH (for example sqlite:sampleapp.sqlite3), or memory: (keeps nothing)"
@@ -29,6 +37,7 @@ def from_url(
     *,
     reactor: Any,
     idempotency: IdempotencySettings = IdempotencySettings(),  # noqa: B008 -- it is immutable
+    work: WorkSettings = WorkSettings(),  # noqa: B008 -- it is immutable
 ) -> IBroker:
     """
     Create the broker of a URL, without opening files or connections.
@@ -38,6 +47,7 @@ def from_url(
     :param reactor: provides `IReactorTime`, `IReactorFromThreads` and, for Kafka, the interfaces that TCP
         endpoints need. No single type has all of them.
     :param idempotency: for records that are sent again.
+    :param work: for groups of workers; those of Kafka have their own configuration.
     :raise BrokerURLError: for any other URL. The message does not repeat the part after the scheme, which may
         have a password.
     """
@@ -46,13 +56,13 @@ def from_url(
         raise BrokerURLError(f"A broker's URL begins with a scheme and a colon: {_RIGHT}.")
     scheme = scheme.lower()
     if scheme == "sqlite":
-        return _sqlite(rest, reactor=reactor, idempotency=idempotency)
+        return _sqlite(rest, reactor=reactor, idempotency=idempotency, work=work)
     if scheme == "memory":
         if rest:
             raise BrokerURLError("The memory broker takes no address or options: use memory: alone.")
         from sampleapp.brokers.memory import MemoryBroker
 
-        return MemoryBroker(clock=reactor, idempotency=idempotency)
+        return MemoryBroker(clock=reactor, idempotency=idempotency, work=work)
     if scheme in {"kafka", "kafka+tls"}:
         return _kafka(url, reactor=reactor, idempotency=idempotency)
     raise BrokerURLError(f"The scheme of this broker's URL is not known: {_RIGHT}.")
@@ -96,7 +106,7 @@ def _kafka(url: str, *, reactor: Any, idempotency: IdempotencySettings) -> IBrok
     return KafkaBroker(parsed, reactor=reactor, idempotency=idempotency)
 
 
-def _sqlite(path: str, *, reactor: Any, idempotency: IdempotencySettings) -> IBroker:
+def _sqlite(path: str, *, reactor: Any, idempotency: IdempotencySettings, work: WorkSettings) -> IBroker:
     if not path:
         raise BrokerURLError("The path of the file is missing: use sqlite:PATH.")
     if "\0" in path:
@@ -108,4 +118,4 @@ def _sqlite(path: str, *, reactor: Any, idempotency: IdempotencySettings) -> IBr
         raise BrokerURLError("The SQLite broker keeps a file; use memory: to keep nothing.")
     from sampleapp.brokers.sqlite import SQLiteBroker
 
-    return SQLiteBroker(path=path, clock=reactor, threads=reactor, idempotency=idempotency)
+    return SQLiteBroker(path=path, clock=reactor, threads=reactor, idempotency=idempotency, work=work)

@@ -39,6 +39,10 @@ class Config(Struct, frozen=True, kw_only=True):
     """How long SQLite and memory remember a key, in seconds."""
     idempotency_rate: int = 20
     """The average rate of records on Kafka with a key, per second."""
+    work_lease_s: float = 30.0
+    """How long a lease of SQLite and memory lasts, in seconds."""
+    work_attempts: int = 5
+    """How often SQLite and memory give a message to a group of workers."""
     record_headers: tuple[str, ...] = ()
     """
     The header fields of requests that become headers of records, besides ``Content-Type``.

@@ -274,6 +274,20 @@ GROUPS: Final[Mapping[str, tuple[Option, ...]]] = {
             help="Average records per second with an Idempotency-Key that are published to Kafka, whose "
             "brokers keep each in memory; after 5000 at once, one more gets 429.",
         ),
+        Option(
+            name="work-lease",
+            kind=_SECONDS,
+            setting="work_lease_s",
+            help="Time in which a worker must acknowledge or extend a lease on messages, with SQLite and "
+            "memory. Kafka's groups have share.record.lock.duration.ms instead.",
+        ),
+        Option(
+            name="work-attempts",
+            kind=Kind("NUMBER", _whole("a whole number")),
+            setting="work_attempts",
+            help="Maximum times that SQLite and memory give a message to the workers of a group, until one "
+            "accepts it. Kafka's groups have share.delivery.count.limit instead.",
+        ),
     ),
     "Records": (
         Option(

@@ -15,6 +15,8 @@ from sampleapp.model import ALL, Acknowledged, ConsumerRecord, Extended, Lease, 
 PULL_BYTES: Final = 1024 * 1024
 """Keys, values and headers after which a lease takes no more messages; the last one may exceed it."""
 
+_LONGEST_S: Final = 1e9
+
 LEASE_LOST: Final = (
     "The lease has ended: its time is over, it was acknowledged or extended, or it is of another topic or "
     "group. Messages that were neither accepted nor rejected are given again. Extend a lease before it ends."
@@ -32,8 +34,8 @@ class WorkSettings(Struct, frozen=True, kw_only=True):
 
     @property
     def lease_ms(self) -> int:
-        """The time of a lease in milliseconds."""
-        return round(1000 * self.lease_s)
+        """The time of a lease in milliseconds; added to the time of day, it is a year with four digits."""
+        return round(1000 * min(self.lease_s, _LONGEST_S))
 
 
 class GroupRows(Protocol):
