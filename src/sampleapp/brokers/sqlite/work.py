@@ -107,14 +107,21 @@ class _GroupRows:
 
     def take_new(self, most: int, max_bytes: int) -> Sequence[ConsumerRecord]:
         """See `GroupRows.take_new`."""
-        if self._next_offset >= self._end:
-            return ()
-        found = page(self._connection, self._topic, self._next_offset, most, max_bytes)
-        self._next_offset = found.next_offset
-        self._connection.execute(
-            "UPDATE work_group SET next_offset = ? WHERE id = ?", (self._next_offset, self._group_id)
-        )
-        return [*found.records]
+        records: list[ConsumerRecord] = []
+        size, first = 0, self._next_offset
+        # A page has fewer records if an operator has deleted some.
+        while self._next_offset < self._end and len(records) < most and size < max_bytes:
+            found = page(
+                self._connection, self._topic, self._next_offset, most - len(records), max_bytes - size
+            )
+            records += found.records
+            size += found.size
+            self._next_offset = found.next_offset
+        if self._next_offset != first:
+            self._connection.execute(
+                "UPDATE work_group SET next_offset = ? WHERE id = ?", (self._next_offset, self._group_id)
+            )
+        return records
 
     def give(self, token: bytes, ends_ms: int, attempts: Mapping[int, int]) -> None:
         """See `GroupRows.give`."""
