@@ -47,31 +47,20 @@ def _name(_context: click.Context, parameter: click.Parameter, value: str) -> st
 
 
 def _patterns(_context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
-    from sampleapp.access.caller import is_legal_pattern
+    from sampleapp.access.caller import is_legal_group_pattern, is_legal_pattern
 
+    is_of_groups = parameter.name == "work"
     for pattern in value:
-        if not is_legal_pattern(pattern):
+        if not (is_legal_group_pattern if is_of_groups else is_legal_pattern)(pattern):
             raise click.BadParameter(
-                f"{pattern!r} is neither a topic nor a pattern of topics: 1 to 249 characters out of A-Z, "
-                "a-z, 0-9, '.', '_', '-' and '*', which matches any characters.",
+                f"{pattern!r} is neither a group of workers nor a pattern of groups: TOPIC/GROUP, such as "
+                "orders/billing or 'orders/*', or '*' for every group."
+                if is_of_groups
+                else f"{pattern!r} is neither a topic nor a pattern of topics: 1 to 249 characters out of "
+                "A-Z, a-z, 0-9, '.', '_', '-' and '*', which matches any characters.",
                 param=parameter,
             )
     # Without duplicates.
-    return tuple(dict.fromkeys(value))
-
-
-def _group_patterns(
-    _context: click.Context, parameter: click.Parameter, value: tuple[str, ...]
-) -> tuple[str, ...]:
-    from sampleapp.access.caller import is_legal_group_pattern
-
-    for pattern in value:
-        if not is_legal_group_pattern(pattern):
-            raise click.BadParameter(
-                f"{pattern!r} is neither a group of workers nor a pattern of groups: TOPIC/GROUP, such as "
-                "orders/billing or 'orders/*', or '*' for every group.",
-                param=parameter,
-            )
     return tuple(dict.fromkeys(value))
 
 
@@ -114,7 +103,7 @@ def _day(_context: click.Context, parameter: click.Parameter, value: str | None)
     "--work",
     multiple=True,
     metavar="TOPIC/GROUP",
-    callback=_group_patterns,
+    callback=_patterns,
     help="Group in which the caller may work, or a pattern with * for any characters, such as 'orders/*'. "
     "May be given more than once.",
 )

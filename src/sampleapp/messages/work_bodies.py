@@ -6,7 +6,6 @@ from base64 import b64decode, urlsafe_b64encode
 from collections import Counter
 from collections.abc import Collection
 from datetime import datetime, timedelta, timezone
-from itertools import chain
 from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
 
 import msgspec
@@ -16,44 +15,20 @@ from sampleapp.errors import Fault, InvalidWorkRequest, LeaseLost, pointer_token
 from sampleapp.messages.json_text import LARGE, JSONObject, decode_json
 from sampleapp.model import ALL, MessageIds, Verdicts
 
-MOST_MESSAGES: Final = 500
-"""The most messages of one lease."""
-LONGEST_WAIT_S: Final = 60
 MAX_BODY: Final = LARGE
 """The greatest length of the body of a request, in bytes."""
 
-_LONGEST_LEASE: Final = 8192
 _MOST_FAULTS: Final = 100
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
-
 _NUMBERS: Final = "(0|[1-9][0-9]{0,9})-(0|[1-9][0-9]{0,18})"
-_Lease: TypeAlias = Annotated[
-    str,
-    Meta(
-        max_length=_LONGEST_LEASE,
-        description="The `lease` of the last response to pull or extend.",
-        examples=["kqVvcmRlcnM"],
-    ),
-]
+
 _Id: TypeAlias = Annotated[
     str,
-    Meta(
-        # In Python, $ also matches before a line feed at the end.
-        pattern=rf"^{_NUMBERS}\Z",
-        description="The partition and the offset of a message.",
-        examples=["0-42"],
-        extra_json_schema={"pattern": f"^{_NUMBERS}$"},
-    ),
+    # In Python, $ also matches before a line feed at the end.
+    Meta(pattern=rf"^{_NUMBERS}\Z", examples=["0-42"], extra_json_schema={"pattern": f"^{_NUMBERS}$"}),
 ]
 _Ids: TypeAlias = list[_Id] | Literal["all"]
-_Expires: TypeAlias = Annotated[
-    str,
-    Meta(
-        description="When the lease ends, unless it is extended.",
-        examples=["2026-11-24T10:00:30.123Z"],
-        extra_json_schema={"format": "date-time"},
-    ),
-]
+_Lease: TypeAlias = Annotated[str, Meta(max_length=8192, examples=["kqVvcmRlcnM"])]
 
 
 class WorkRequest(Struct, frozen=True, forbid_unknown_fields=True):
@@ -67,57 +42,46 @@ class WorkRequest(Struct, frozen=True, forbid_unknown_fields=True):
 class PullRequest(WorkRequest, frozen=True):
     """A request for messages."""
 
-    max: Annotated[int, Meta(ge=1, le=MOST_MESSAGES, description="The most messages.")] = 1
-    wait: Annotated[
-        int, Meta(ge=0, le=LONGEST_WAIT_S, description="The seconds to wait for the first message.")
-    ] = 0
+    max: Annotated[int, Meta(ge=1, le=500, description="The most messages.")] = 1
+    wait: Annotated[int, Meta(ge=0, le=60, description="The seconds to wait for the first message.")] = 0
 
 
 class AckRequest(WorkRequest, frozen=True):
     """The results for the messages of a lease. Messages that are not named are released."""
 
     lease: _Lease
-    accept: Annotated[_Ids, Meta(description="Done: ids, or `all`.", examples=[["0-42"]])] = []
-    release: Annotated[
-        _Ids, Meta(description="To be given again, at once: ids, or `all`.", examples=[["0-43"]])
-    ] = []
+    accept: Annotated[_Ids, Meta(description="Done: ids, or `all`.")] = []
+    release: Annotated[_Ids, Meta(description="To be given again, at once: ids, or `all`.")] = []
     reject: Annotated[_Ids, Meta(description="Never to be given again: ids, or `all`.")] = []
 
     @property
     def verdicts(self) -> Verdicts:
         """The results by message."""
-        return Verdicts(
-            accept=_parsed(self.accept), release=_parsed(self.release), reject=_parsed(self.reject)
-        )
+        return Verdicts(**{name: _parsed(getattr(self, name)) for name in _LISTS})
 
     def naming(self, unknown: Collection[tuple[int, int]]) -> InvalidWorkRequest:
         """Make the error for messages that are not in the lease, by partition and offset."""
-        names = {f"{partition}-{offset}" for partition, offset in unknown}
-        return InvalidWorkRequest(
-            [
-                Fault(f"/{name}/{index}", f'"{each}" is not the id of a message of this lease.')
-                for name, ids in self._lists()
-                for index, each in enumerate(ids)
-                if each in names
-            ][:_MOST_FAULTS]
-        )
+        ids = {f"{partition}-{offset}" for partition, offset in unknown}
+        faults = self._naming(ids, "is not the id of a message of this lease")
+        return InvalidWorkRequest(faults[:_MOST_FAULTS])
 
     def contradictions(self) -> list[Fault]:
         """Name each message with two results, and ``all`` beside another list."""
-        lists = self._lists()
-        whole = [name for name in _LISTS if getattr(self, name) == ALL]
-        if whole and len(whole) + sum(bool(ids) for _, ids in lists) > 1:
-            return [Fault(f"/{whole[-1]}", f'"{whole[-1]}" is "all", so the other lists must be empty.')]
-        counts = Counter(chain.from_iterable(set(ids) for _, ids in lists))
-        return [
-            Fault(f"/{name}/{index}", f'"{each}" is in two lists; a message has one result.')
-            for name, ids in lists
-            for index, each in enumerate(ids)
-            if counts[each] > 1
-        ]
+        given = [name for name in _LISTS if getattr(self, name)]
+        for name in given:
+            if getattr(self, name) == ALL and len(given) > 1:
+                return [Fault(f"/{name}", f'"{name}" is "all", so the other lists must be empty.')]
+        counts = Counter(each for name in given for each in set(getattr(self, name)))
+        twice = {each for each, count in counts.items() if count > 1}
+        return self._naming(twice, "is in two lists; a message has one result")
 
-    def _lists(self) -> list[tuple[str, list[str]]]:
-        return [(name, ids) for name in _LISTS if isinstance(ids := getattr(self, name), list)]
+    def _naming(self, ids: Collection[str], fault: str) -> list[Fault]:
+        return [
+            Fault(f"/{name}/{index}", f'"{each}" {fault}.')
+            for name in _LISTS
+            for index, each in enumerate(getattr(self, name))
+            if each in ids
+        ]
 
 
 class ExtendRequest(WorkRequest, frozen=True):
@@ -127,16 +91,14 @@ class ExtendRequest(WorkRequest, frozen=True):
 
 
 class WorkMessage(Struct, frozen=True):
-    """A message of a lease: a record, as a line of a page has it, with its id."""
+    """A message of a lease: a record as in a line of a page, with its id and its number of attempts."""
 
     id: _Id
-    attempts: Annotated[
-        int, Meta(ge=1, description="How often it was given to a worker of the group; 1 the first time.")
-    ]
+    attempts: Annotated[int, Meta(ge=1)]
     topic: str
     partition: int
     offset: int
-    timestamp: Annotated[int, Meta(description="Milliseconds since the epoch.")]
+    timestamp: int
     headers: dict[str, str]
     key: str | UnsetType = UNSET
     key_base64: str | UnsetType = UNSET
@@ -146,10 +108,10 @@ class WorkMessage(Struct, frozen=True):
 
 
 class NewLease(Struct, frozen=True):
-    """A lease that replaces another one."""
+    """A lease that replaces another one, and its end."""
 
     lease: _Lease
-    expires: _Expires
+    expires: Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 
 
 class LeasedMessages(NewLease, frozen=True):
@@ -162,25 +124,24 @@ class AckCounts(Struct, frozen=True):
     """The numbers of messages of a lease that has ended."""
 
     accepted: int
-    released: Annotated[int, Meta(description="With those that were not named.")]
+    released: int
     rejected: int
 
 
 class Backlog(Struct, frozen=True):
-    """The work that is left for a group."""
+    """The number of messages that a group has neither accepted nor rejected nor given up."""
 
     topic: str
     group: str
-    backlog: Annotated[int, Meta(description="Messages that are neither accepted nor rejected nor given up.")]
+    backlog: int
 
 
 _LISTS: Final = ("accept", "release", "reject")
-_IDS: Final = 'an array of ids such as "0-42", or "all"'
 _RIGHT_VALUES: Final = {
-    "max": f"an integer from 1 to {MOST_MESSAGES}",
-    "wait": f"an integer of seconds from 0 to {LONGEST_WAIT_S}",
+    "max": "an integer from 1 to 500",
+    "wait": "an integer of seconds from 0 to 60",
     "lease": "a string: the lease of the last response to pull or extend",
-    **dict.fromkeys(_LISTS, _IDS),
+    **dict.fromkeys(_LISTS, 'an array of ids such as "0-42", or "all"'),
 }
 WorkBody = TypeVar("WorkBody", bound=WorkRequest)
 
@@ -196,21 +157,20 @@ def read_work_request(body: bytes, kind: type[WorkBody]) -> WorkBody:
     members = decode_json(body.strip() or b"{}")
     if not isinstance(members, JSONObject):
         raise InvalidWorkRequest([Fault("", "The body must be a JSON object.")])
-    faults = [
-        Fault(f"/{pointer_token(shown(name))}", f'There is no "{shown(name)}" here; {_members_of(kind)}.')
-        for name, _ in members
-        if name not in kind.__struct_fields__
-    ]
+    known = ", ".join(kind.__struct_fields__)
     counts = Counter(name for name, _ in members)
     values = {name: _plain(value) for name, value in members}
+    faults = [
+        Fault(f"/{pointer_token(shown(name))}", f'There is no "{shown(name)}" here, only: {known}.')
+        for name in counts
+        if name not in kind.__struct_fields__
+    ]
     for field in msgspec.structs.fields(kind):
         name = field.name
         if counts[name] > 1:
             faults.append(Fault(f"/{name}", f'"{name}" is there {counts[name]} times.'))
-        elif name in values:
-            faults += _faults_of(name, values[name], field.type)
-        elif field.required:
-            faults.append(Fault(f"/{name}", f'"{name}" is missing; it must be {_RIGHT_VALUES[name]}.'))
+        elif name in counts or field.required:
+            faults += _faults_of(name, values.get(name), field.type)
     if not faults:
         request = msgspec.convert(values, kind)
         faults = request.contradictions()
@@ -225,11 +185,6 @@ def _plain(value: Any) -> Any:
         return int(value)
     # An empty JSONObject would be taken for an empty list.
     return dict(value) if isinstance(value, JSONObject) else value
-
-
-def _members_of(kind: type[WorkBody]) -> str:
-    *others, last = (f'"{name}"' for name in kind.__struct_fields__)
-    return f"the members are {', '.join(others)} and {last}" if others else f"the only member is {last}"
 
 
 def _faults_of(name: str, value: Any, kind: Any) -> list[Fault]:

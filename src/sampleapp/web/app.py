@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from http import HTTPStatus
 from typing import Final
 
@@ -44,6 +45,7 @@ from sampleapp.web.routing import AccessPolicy, App, Variant
 from sampleapp.web.server import Limits, Request
 from sampleapp.web.work.groups import WorkGroups, check_group
 
+_GROUP: Final = "/topics/<topic>/groups/<group>"
 _SCHEMA_FIELDS: Final = ((b"Content-Type", b"application/schema+json"), (b"Cache-Control", b"no-cache"))
 
 
@@ -191,50 +193,25 @@ class SampleApp:
         """Publish the records of a client of REST Proxy to one partition."""
         return self._produce.to_partition(request)
 
-    @app.route(
-        "/topics/<topic>/groups/<group>",
-        methods=["GET"],
-        check_head=check_group,
-        right=Right.WORK,
-        topic_use=TO_WORK,
-        description=operations.DESCRIBE_GROUP,
-    )
+    _work_route = partial(app.route, right=Right.WORK, topic_use=TO_WORK)
+    """Declares a route of groups of workers."""
+
+    @_work_route(_GROUP, methods=["GET"], check_head=check_group, description=operations.DESCRIBE_GROUP)
     async def describe_group(self, _request: Request, *, topic: AuthorizedTopic, group: str) -> Response:
         """Return the backlog of a group of workers."""
         return await self.work.backlog(topic, group)
 
-    @app.route(
-        "/topics/<topic>/groups/<group>/pull",
-        methods=["POST"],
-        has_variants=True,
-        right=Right.WORK,
-        topic_use=TO_WORK,
-        description=operations.PULL,
-    )
+    @_work_route(f"{_GROUP}/pull", methods=["POST"], has_variants=True, description=operations.PULL)
     def pull(self, _request: Request) -> Variant:
         """Give messages to a worker, under a lease."""
         return self.work.pull
 
-    @app.route(
-        "/topics/<topic>/groups/<group>/ack",
-        methods=["POST"],
-        has_variants=True,
-        right=Right.WORK,
-        topic_use=TO_WORK,
-        description=operations.ACKNOWLEDGE,
-    )
+    @_work_route(f"{_GROUP}/ack", methods=["POST"], has_variants=True, description=operations.ACKNOWLEDGE)
     def ack(self, _request: Request) -> Variant:
         """Take the results for the messages of a lease, which ends."""
         return self.work.acknowledge
 
-    @app.route(
-        "/topics/<topic>/groups/<group>/extend",
-        methods=["POST"],
-        has_variants=True,
-        right=Right.WORK,
-        topic_use=TO_WORK,
-        description=operations.EXTEND,
-    )
+    @_work_route(f"{_GROUP}/extend", methods=["POST"], has_variants=True, description=operations.EXTEND)
     def extend(self, _request: Request) -> Variant:
         """Replace a lease by one that lasts longer."""
         return self.work.extend
@@ -318,4 +295,4 @@ class SampleApp:
         :return: fires with ``None`` when workers have no more leases; see `WorkGroups.stop`.
         """
         self._records.end_waits()
-        return self.work.stop()
+        return Deferred.fromCoroutine(self.work.stop())

@@ -713,149 +713,77 @@ READ_SCHEMA: Final = Description(
     ),
     rejections=(errors.InvalidParameters, access.NotGranted, request_errors.PathNotFound),
 )
-_GROUP: Final = in_path(
-    "group",
-    f"The group of workers: {TOPIC_RULE}. On Kafka it is a share group.",
-    {"type": "string", "pattern": rf"^(?!\.{{1,2}}$){TOPIC_PATTERN}$", "maxLength": 249},
+_GROUP: Final = replace(
+    _TOPIC, name="group", meaning=f"The group of workers: {TOPIC_RULE}. On Kafka it is a share group."
 )
-_LEASE: Final = "kqVvcmRlcnMAAQI"
-_EXPIRES: Final = "2026-11-24T10:00:30.123Z"
+_LEASE: Final = {"lease": "kqVvcmRlcnM"}
+_OF_WORK: Final = (
+    errors.InvalidParameters,
+    errors.TopicNotAuthorized,
+    errors.WorkNotSupported,
+    errors.BrokerUnavailable,
+    errors.BrokerStopped,
+    errors.OutcomeUnknown,
+)
+
+
+def _json(meaning: str, kind: object) -> Success:
+    return Success(meaning, contents=(Content("application/json", kind),), fields=(CACHE_CONTROL,))
+
+
 DESCRIBE_GROUP: Final = Description(
     tag="Work",
     summary="The backlog of a group",
-    text="The number of messages that are neither accepted nor rejected nor given up, for autoscalers.",
+    text="For autoscalers.",
     parameters=(_TOPIC, _GROUP),
+    successes=(_json("The backlog.", Backlog),),
+    rejections=(*_OF_WORK, errors.UnknownTopic, request_errors.UnknownGroup),
+)
+EXTEND: Final = replace(
+    DESCRIBE_GROUP,
+    summary="Get more time for messages",
+    text="Replaces a lease by a new one, which lasts as long as a new lease does, from now on.",
+    bodies=(Content("application/json", ExtendRequest, "A lease", _LEASE),),
+    successes=(_json("The new lease. The old one has ended.", NewLease),),
+    rejections=(
+        *_OF_WORK,
+        errors.LeaseLost,
+        errors.MalformedMessage,
+        errors.InvalidWorkRequest,
+        request_errors.NotJSON,
+    ),
+)
+ACKNOWLEDGE: Final = replace(
+    EXTEND,
+    summary="Say what has become of messages",
+    text=(
+        "Ends a lease. Messages in `accept` are done, those in `reject` are never given again, and all "
+        "others are free for any worker. After 409 the lease has ended: its messages are given again. After "
+        "422 the lease goes on. After 504 the outcome is unknown."
+    ),
+    bodies=(Content("application/json", AckRequest, "One is done", {**_LEASE, "accept": ["0-42"]}),),
+    successes=(_json("The lease has ended.", AckCounts),),
+)
+PULL: Final = replace(
+    EXTEND,
+    summary="Give messages to a worker",
+    text=(
+        "Gives up to `max` messages, which no other worker of the group gets until the lease ends. Answer "
+        "with `ack` before `expires`, or get more time with `extend`. A message that is not accepted or "
+        "rejected in time is given again, up to a number of attempts. A new group begins at the first "
+        "message of the topic. A message has the members of a line of `/topics/{topic}/records`."
+    ),
+    bodies=(Content("application/json", PullRequest, "Up to ten messages", {"max": 10, "wait": 20}),),
+    needs_body=False,
     successes=(
-        Success(
-            "The backlog.",
-            contents=(
-                Content(
-                    "application/json",
-                    Backlog,
-                    "A backlog",
-                    {"topic": "orders", "group": "billing", "backlog": 17},
-                ),
-            ),
-            fields=(CACHE_CONTROL,),
-        ),
+        _json("At least one message, with the lease.", LeasedMessages),
+        Success("No message has come in time.", status=HTTPStatus.NO_CONTENT, fields=(CACHE_CONTROL,)),
     ),
     rejections=(
-        errors.InvalidParameters,
+        *(kind for kind in EXTEND.rejections if kind is not errors.LeaseLost),
         errors.UnknownTopic,
-        request_errors.UnknownGroup,
-        errors.TopicNotAuthorized,
-        errors.WorkNotSupported,
-        errors.BrokerUnavailable,
-        errors.BrokerStopped,
-        errors.OutcomeUnknown,
-    ),
-)
-
-
-def _work(description: Description, body: Content, *successes: Success) -> Description:
-    """Add the body, the responses and the errors of a request of a worker."""
-    return replace(
-        description,
-        tag="Work",
-        parameters=(_TOPIC, _GROUP),
-        bodies=(body,),
-        successes=successes,
-        rejections=(
-            errors.InvalidParameters,
-            errors.MalformedMessage,
-            errors.InvalidWorkRequest,
-            request_errors.NotJSON,
-            errors.TopicNotAuthorized,
-            errors.WorkNotSupported,
-            errors.BrokerUnavailable,
-            errors.BrokerStopped,
-            errors.OutcomeUnknown,
-            *description.rejections,
-        ),
-    )
-
-
-_NEW_LEASE: Final = {"lease": _LEASE, "expires": _EXPIRES}
-PULL: Final = _work(
-    Description(
-        tag="Work",
-        summary="Give messages to a worker",
-        text=(
-            "Gives up to `max` messages, which no other worker of the group gets until the lease ends. "
-            "Answer with `ack` before `expires`, or get more time with `extend`. A message that is not "
-            "accepted or rejected in time is given again, up to a number of attempts. A new group begins at "
-            "the first message of the topic."
-        ),
-        needs_body=False,
-        successes=(),
-        rejections=(errors.UnknownTopic, request_errors.TooManyLeases, request_errors.TooManyStreams),
-    ),
-    Content("application/json", PullRequest, "Up to ten messages", {"max": 10, "wait": 20}),
-    Success(
-        "At least one message, with the lease.",
-        contents=(
-            Content(
-                "application/json",
-                LeasedMessages,
-                "One message",
-                {
-                    **_NEW_LEASE,
-                    "messages": [
-                        {
-                            "id": "0-42",
-                            "attempts": 1,
-                            "topic": "orders",
-                            "partition": 0,
-                            "offset": 42,
-                            "timestamp": 1700000000000,
-                            "key": "17",
-                            "content": "paid",
-                            "headers": {},
-                        }
-                    ],
-                },
-            ),
-        ),
-        fields=(CACHE_CONTROL,),
-    ),
-    Success("No message has come in time.", status=HTTPStatus.NO_CONTENT, fields=(CACHE_CONTROL,)),
-)
-ACKNOWLEDGE: Final = _work(
-    Description(
-        tag="Work",
-        summary="Say what has become of messages",
-        text=(
-            "Ends a lease. Messages in `accept` are done, those in `reject` are never given again, and all "
-            "others are free for any worker. After 409 the lease has ended: its messages are given again. "
-            "After 422 the lease goes on. After 504 the outcome is unknown."
-        ),
-        successes=(),
-        rejections=(errors.LeaseLost,),
-    ),
-    Content("application/json", AckRequest, "One message is done", {"lease": _LEASE, "accept": ["0-42"]}),
-    Success(
-        "The lease has ended.",
-        contents=(
-            Content(
-                "application/json", AckCounts, "The numbers", {"accepted": 1, "released": 0, "rejected": 0}
-            ),
-        ),
-        fields=(CACHE_CONTROL,),
-    ),
-)
-EXTEND: Final = _work(
-    Description(
-        tag="Work",
-        summary="Get more time for messages",
-        text="Replaces a lease by a new one, which lasts as long as a new lease does, from now on.",
-        successes=(),
-        rejections=(errors.LeaseLost,),
-    ),
-    Content("application/json", ExtendRequest, "A lease", {"lease": _LEASE}),
-    Success(
-        "The new lease. The old one has ended.",
-        contents=(Content("application/json", NewLease, "The new lease", _NEW_LEASE),),
-        fields=(CACHE_CONTROL,),
+        request_errors.TooManyLeases,
+        request_errors.TooManyStreams,
     ),
 )
 LIST_PARTITIONS: Final = replace(

@@ -23,7 +23,7 @@ from sampleapp.access import AccessError, Caller, Right, TooManyStreamsOfCaller
 from sampleapp.concurrency.slices import Rounds
 from sampleapp.errors import SampleAppError, UnknownTopic
 from sampleapp.records.event_stream import MEDIA_TYPE, encode_event, encode_retry, escape_line_ends
-from sampleapp.web.access_control import TO_CONSUME, AccessControl, Grant
+from sampleapp.web.access_control import TO_CONSUME, TO_WORK, AccessControl, Grant
 from sampleapp.web.errors import TooManyStreams, TooManyTopics, is_temporary, problem_response
 from sampleapp.web.responses import Event, Headers, Response, Sink
 from sampleapp.web.server import Limits, Request
@@ -90,30 +90,24 @@ class OpenStream:
     __slots__ = ("_grant", "_is_closed", "_is_lost", "kind", "slot", "streams", "topic")
 
     def __init__(
-        self,
-        streams: OpenStreams,
-        *,
-        kind: StreamKind,
-        request: Request | None,
-        topic: str | None = None,
-        may: Callable[[Caller], bool] | None = None,
+        self, streams: OpenStreams, *, kind: StreamKind, request: Request | None, topic: str | None = None
     ) -> None:
         """
         Take a slot, until `close` is called.
 
         :param request: its caller must have, and keep, the right to read; may be ``None`` where all callers
             have all rights.
-        :param topic: the topic that is followed for it; ``None`` for the readings and for pulls.
-        :param may: returns whether a caller has the right; by default, that to read the topic or readings.
+        :param topic: the topic that is followed for it; ``None`` for the readings. A pull has
+            ``TOPIC/GROUP``, which is not followed.
         :raise TooManyStreams: all slots are taken.
         :raise TooManyTopics: streams and waiting pages read too many other topics.
         :raise AccessError: the caller has too many streams, or has lost its right since it was admitted.
         """
         self.streams = streams
         self.kind = kind
-        self.topic = topic
+        self.topic = None if kind is StreamKind.PULL else topic
         self._is_closed = self._is_lost = False
-        self._grant = streams.grant(kind, request, topic, may)
+        self._grant = streams.grant(kind, request, topic)
         self.slot = streams.slot_of(kind, self._grant)
         """The group of slots that it counts in: True for long polls, and the name of the caller."""
         streams.add(self)
@@ -158,30 +152,17 @@ class WaitingPage(OpenStream):
     """The slot of a page that waits for a record of a topic."""
 
     __slots__ = ("_on_right_lost",)
-    of_kind = StreamKind.PAGE
 
     def __init__(
-        self,
-        streams: OpenStreams,
-        request: Request,
-        topic: str | None,
-        on_right_lost: OnRightLost,
-        may: Callable[[Caller], bool] | None = None,
+        self, streams: OpenStreams, request: Request, topic: str, on_right_lost: OnRightLost
     ) -> None:
         """Take a slot; see `OpenStream`."""
-        super().__init__(streams, kind=self.of_kind, request=request, topic=topic, may=may)
+        super().__init__(streams, kind=StreamKind.PAGE, request=request, topic=topic)
         self._on_right_lost = on_right_lost
 
     def right_lost(self, error: AccessError) -> None:
         """End the wait."""
         self._on_right_lost(error)
-
-
-class WaitingPull(WaitingPage):
-    """The slot of a pull that waits for a message."""
-
-    __slots__ = ()
-    of_kind = StreamKind.PULL
 
 
 class OpenStreams:
@@ -231,16 +212,9 @@ class OpenStreams:
 
     # For the streams.
 
-    def grant(
-        self,
-        kind: StreamKind,
-        request: Request | None,
-        topic: str | None,
-        may: Callable[[Caller], bool] | None = None,
-    ) -> Grant | None:
+    def grant(self, kind: StreamKind, request: Request | None, topic: str | None) -> Grant | None:
         """Check that one more may be opened; see `OpenStream`. Return the right of its caller."""
-        if may is None:
-            may = _may_read if topic is None else partial(_may_consume, topic)
+        may = _may_read if topic is None else partial(_may_use, kind, topic)
         grant = (
             None
             if self._access_control is None or request is None
@@ -250,7 +224,8 @@ class OpenStreams:
         if self._slots[is_long_poll] >= self.limit:
             self.rejections["max-streams"] += 1
             raise TooManyStreams(self.limit, what=kind.in_words)
-        if topic is not None and topic not in self._topics and len(self._topics) >= self._most_topics:
+        is_new = topic is not None and topic not in self._topics and kind is not StreamKind.PULL
+        if is_new and len(self._topics) >= self._most_topics:
             self.rejections["max-followed-topics"] += 1
             raise TooManyTopics(self._most_topics)
         if grant is not None:
@@ -294,8 +269,8 @@ def _take_one(counter: Counter[T], key: T) -> None:
         del counter[key]
 
 
-def _may_consume(topic: str, caller: Caller) -> bool:
-    return TO_CONSUME.is_granted(caller, topic)
+def _may_use(kind: StreamKind, topic: str, caller: Caller) -> bool:
+    return (TO_WORK if kind is StreamKind.PULL else TO_CONSUME).is_granted(caller, topic)
 
 
 def _may_read(caller: Caller) -> bool:
