@@ -139,6 +139,29 @@ def test_before_it_stops_it_serves_on_for_the_drain_delay_but_says_that_it_is_no
     assert setup.stopped
 
 
+def test_ports_stay_open_for_workers_until_their_leases_are_answered():
+    setup = Setup()
+    leases = setup.web.gateway.work.leases
+    leases.add(b"one", int(1000 * setup.web.clock.seconds()) + 30_000)
+    setup.stop()
+    setup.web.clock.pump([0.5] * 6)
+    assert "port closes" not in setup.events
+    leases.discard(b"one")
+    setup.web.clock.advance(0.5)
+    assert setup.events[-2:] == ["port closes", "broker stops within 6.5 s"]
+    assert setup.stopped
+
+
+def test_ports_stay_open_for_workers_for_half_of_the_drain():
+    setup = Setup()
+    setup.web.gateway.work.leases.add(b"one", int(1000 * setup.web.clock.seconds()) + 30_000)
+    setup.stop()
+    setup.web.clock.pump([0.5] * 9)
+    assert "port closes" not in setup.events
+    setup.web.clock.advance(0.5)
+    assert setup.events[-2:] == ["port closes", "broker stops within 5 s"]
+
+
 def test_the_broker_outlives_the_last_request():
     setup = Setup()
     connection = setup.web.connect()

@@ -36,20 +36,17 @@ def lease_of(*messages: LeasedRecord, token: bytes = b"lease", lasts_ms: int = 3
 
 @implementer(IWorkBroker)
 class WorkerBroker(PromptBroker):
-    """Remembers the calls, and that pulls were cancelled."""
+    """Remembers the calls, and the methods of those that were cancelled."""
 
     def __init__(self):
         super().__init__()
         self.asked: list[Asked] = []
-        self.cancelled: list[Asked] = []
+        self.cancelled: list[str] = []
 
     def _ask(self, method, *arguments):
-        def cancel(_):
-            self.cancelled.append(asked)
-
-        asked = Asked(method, arguments, Deferred(cancel))
-        self.asked.append(asked)
-        return asked.answer
+        answer = Deferred(lambda _: self.cancelled.append(method))
+        self.asked.append(Asked(method, arguments, answer))
+        return answer
 
     def pull(self, topic, group, *, most, wait_s):
         return self._ask("pull", topic, group, most, wait_s)
@@ -64,6 +61,13 @@ class WorkerBroker(PromptBroker):
         return self._ask("backlog", topic, group)
 
 
+def pull_request(body=None, *, action="pull", headers=(JSON,), group="orders/billing") -> bytes:
+    """A request of a worker as it is sent."""
+    topic, name = group.split("/")
+    text = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
+    return request_bytes("POST", f"/topics/{topic}/groups/{name}/{action}", headers, text)
+
+
 class WorkService(InMemoryService):
     """The service with a `WorkerBroker`, and requests of its workers."""
 
@@ -72,10 +76,8 @@ class WorkService(InMemoryService):
 
     def begin(self, action, body=None, *, headers=(JSON,), group="orders/billing"):
         """Send a request, and return its connection."""
-        topic, name = group.split("/")
-        text = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
         connection = self.connect()
-        connection.send(request_bytes("POST", f"/topics/{topic}/groups/{name}/{action}", headers, text))
+        connection.send(pull_request(body, action=action, headers=headers, group=group))
         return connection
 
     def ask(self, action, body=None, *, answer=None, **request):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import gzip
 from collections import Counter
+from copy import copy
 from functools import partial
 
 import pytest
@@ -13,14 +14,15 @@ from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.task import Clock
 
 import twisted
-from sampleapp.errors import BrokerUnavailable, RecordTooLarge, UnknownTopic
-from sampleapp.model import RecordMetadata
+from sampleapp.errors import BrokerUnavailable, LeaseLost, RecordTooLarge, UnknownIds, UnknownTopic
+from sampleapp.model import Acknowledged, RecordMetadata
 from tests.support.callers import FULL, by, caller
 from tests.support.certificates import Authority
 from tests.support.in_memory import InMemoryService, ManualBroker, request_bytes
 from tests.support.record_pages import PATH, PageService
 from tests.support.simulated_socket import Link
 from tests.support.tls_in_memory import Client, Server, client_context
+from tests.support.work import WorkService, lease_of, leased
 from tests.web.http import JSON, MESSAGE, NDJSON, chunked
 from tests.web.server.test_connections import NarrowTransport
 
@@ -152,6 +154,60 @@ def test_a_request_that_the_broker_rejects_leaves_nothing(
         no_failure_is_lost.clear()
 
     assert objects_left(ask) == {}
+
+
+def work(service, *, answer=None, end=None, action="pull", body=None):
+    """Make a request of a worker, whose connection ends with it."""
+    connection = service.begin(action, body)
+    if answer is not None:
+        service.answer(answer)
+    if end is not None:
+        end(connection)
+    service.clock.pump([0] * 3)
+    if not connection.is_lost:
+        connection.lose()
+    service.broker.asked.clear()
+    service.broker.cancelled.clear()
+    service.gateway.work.leases.discard(b"lease")
+
+
+@pytest.mark.parametrize(
+    "do",
+    [
+        partial(work, answer=lease_of()),
+        partial(work, answer=lease_of(*[leased(each, value=bytes(200_000)) for each in range(4)])),
+        partial(
+            work,
+            answer=lease_of(*[leased(each, value=bytes(200_000)) for each in range(4)]),
+            end=lambda connection: connection.lose(),
+        ),
+        partial(work, body={"wait": 20}, end=lambda connection: connection.lose()),
+        partial(work, body={"wait": 20}, end=lambda connection: connection.channel.readConnectionLost()),
+        partial(work, body={"wait": 1000}),
+        partial(
+            work,
+            action="ack",
+            body={"lease": "bGVhc2U"},
+            answer=Acknowledged(accepted=1, released=0, rejected=0),
+        ),
+        partial(work, action="ack", body={"lease": "x"}),
+        partial(work, action="extend", body=[]),
+    ],
+)
+def test_a_request_of_a_worker_leaves_nothing(do):
+    service = WorkService()
+    assert objects_left(partial(do, service)) == {}
+
+
+@pytest.mark.parametrize("error", [LeaseLost("It has ended."), UnknownIds([(0, 1)])])
+def test_a_result_that_the_broker_rejects_leaves_nothing(error):
+    service = WorkService()
+
+    def act():
+        body = {"lease": "bGVhc2U", "accept": ["0-1"]}
+        work(service, action="ack", body=body, answer=copy(error))
+
+    assert objects_left(act) == {}
 
 
 @pytest.mark.parametrize(("method", "target"), [("GET", "/unknown"), ("PUT", "/messages")])
