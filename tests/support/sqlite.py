@@ -68,7 +68,7 @@ class Disk:
         self._responses = threading.Event()
         self._responses.set()
         self._hanging = None
-        for operation in ("append", "read", "section", "search_time", "keep_times", "probe"):
+        for operation in ("append", "read", "section", "search_time", "keep_times", "probe", "work"):
             monkeypatch.setattr(store.Store, operation, self._watched(operation))
 
     def hang(self, operation):

@@ -237,13 +237,13 @@ class MemoryBroker:
     def _run(self, operations: Sequence[Operation]) -> Deferred[list[tuple[Any, int]]]:
         return succeed(run_all(operations, self._find))
 
-    def _find(self, topic: str, group: str, *, create: bool) -> Deliveries | None:
-        records = self._topics.get(topic)
+    def _find(self, key: tuple[str, str], *, create: bool) -> Deliveries | None:
+        records = self._topics.get(key[0])
         if records is None:
             raise UnknownTopic(NO_SUCH_TOPIC)
         if create:
-            self._groups.setdefault((topic, group), _GroupRows(records))
-        rows = self._groups.get((topic, group))
+            self._groups.setdefault(key, _GroupRows(records))
+        rows = self._groups.get(key)
         now_ms = int(1000 * (self._ahead_s + self._clock.seconds()))
         return None if rows is None else Deliveries(rows, self._work_settings, now_ms=now_ms)
 

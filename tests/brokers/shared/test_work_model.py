@@ -50,14 +50,16 @@ class Group:
         ends_ms, offsets = self.leases.get(token, (0, ()))
         return ends_ms > now_ms and len(offsets) > 0
 
+    def held(self, now_ms):
+        return {each for ends_ms, offsets in self.leases.values() if ends_ms > now_ms for each in offsets}
+
     def free(self, now_ms):
         """Return the messages that were given, that no lease holds, and that may be given again."""
-        held = {each for ends_ms, offsets in self.leases.values() if ends_ms > now_ms for each in offsets}
-        return {each for each in self.attempts.keys() - held if self.attempts[each] < ATTEMPTS}
+        given = self.attempts.keys() - self.held(now_ms)
+        return {each for each in given if self.attempts[each] < ATTEMPTS}
 
     def left(self, now_ms):
-        held = {each for ends_ms, offsets in self.leases.values() if ends_ms > now_ms for each in offsets}
-        return held | self.free(now_ms)
+        return self.held(now_ms) | self.free(now_ms)
 
 
 class WorkMachine(RuleBasedStateMachine):
@@ -108,11 +110,11 @@ class WorkMachine(RuleBasedStateMachine):
         self._end += count
         self.publish(at, count)
 
-    def _call(self, check, calling, *arguments):
-        """Note the result of a call, and what follows from it, when it is there."""
-        calling.addBoth(
-            lambda result: self._events.append((check, (*arguments, self._value(result)), self.now_ms()))
-        )
+    def _call(self, check, call, *arguments):
+        """Call a broker, which answers at once: pulls that this wakes have their messages after it."""
+        event = [check, arguments, self.now_ms()]
+        self._events.append(event)
+        call().addBoth(lambda result: event.append(self._value(result)))
         self._settle()
 
     @staticmethod
@@ -123,8 +125,8 @@ class WorkMachine(RuleBasedStateMachine):
         """Compare what has happened with the model, in the order in which it has."""
         self._clock.advance(0.25)
         while self._events:
-            check, arguments, now_ms = self._events.pop(0)
-            check(*arguments, now_ms=now_ms)
+            check, arguments, now_ms, result = self._events.pop(0)
+            check(*arguments, result, now_ms=now_ms)
         self._waiting = [each for each in self._waiting if not each[1].called]
         now_ms = self.now_ms()
         for name, _ in self._waiting:
@@ -150,6 +152,10 @@ class WorkMachine(RuleBasedStateMachine):
         assert offsets[count:] == new[: most - count]
         if len(offsets) < most:
             group.next_offset = self._end
+            # Those that were free, and were not given, are never given again, also if the clock is set back.
+            held = group.held(now_ms) | set(offsets)
+            group.attempts = {each: group.attempts[each] for each in held & group.attempts.keys()}
+            group.leases = {token: each for token, each in group.leases.items() if each[0] > now_ms}
         if lease is None:
             return
         group.next_offset = max(group.next_offset, max(offsets) + 1)
@@ -235,13 +241,7 @@ class WorkMachine(RuleBasedStateMachine):
                 self.pull(0, name, 5, 0)
                 group, token = self._tokens[-1]
                 if group == name:
-                    self._call(
-                        self._acknowledged,
-                        self.worker(0).acknowledge(TOPIC, name, token, Verdicts(accept=ALL)),
-                        name,
-                        token,
-                        Verdicts(accept=ALL),
-                    )
+                    self._acknowledge(0, name, token, Verdicts(accept=ALL))
                 assert (self._groups[name].left(self.now_ms()) & self._records) < left or not left
             self.count(0, name)
 
@@ -256,7 +256,12 @@ class WorkMachine(RuleBasedStateMachine):
         if not calling.called:
             self._pulled(name, at, most, None, now_ms=self.now_ms())
             self._waiting.append((name, calling))
-        self._call(self._pulled, calling, name, at, most)
+        calling.addBoth(
+            lambda result: self._events.append(
+                (self._pulled, (name, at, most), self.now_ms(), self._value(result))
+            )
+        )
+        self._settle()
 
     @rule(
         at=workers,
@@ -276,17 +281,25 @@ class WorkMachine(RuleBasedStateMachine):
         if rest is not None and rest != how:
             verdicts[rest] = ALL
         verdicts = Verdicts(**verdicts)
-        calling = self.worker(at).acknowledge(TOPIC, name, token, verdicts)
-        self._call(self._acknowledged, calling, name, token, verdicts)
+        self._acknowledge(at, name, token, verdicts)
+
+    def _acknowledge(self, at, name, token, verdicts):
+        self._call(
+            self._acknowledged,
+            lambda: self.worker(at).acknowledge(TOPIC, name, token, verdicts),
+            name,
+            token,
+            verdicts,
+        )
 
     @rule(at=workers, pick=picks)
     def extend(self, at, pick):
         name, token = self._token(pick)
-        self._call(self._extended, self.worker(at).extend(TOPIC, name, token), name, at, token)
+        self._call(self._extended, lambda: self.worker(at).extend(TOPIC, name, token), name, at, token)
 
     @rule(at=workers, name=groups)
     def count(self, at, name):
-        self._call(self._counted, self.worker(at).backlog(TOPIC, name), name)
+        self._call(self._counted, lambda: self.worker(at).backlog(TOPIC, name), name)
 
     @rule(seconds=st.sampled_from([1, 10, 29, 30, 61]))
     def let_time_pass(self, seconds):
@@ -381,9 +394,9 @@ class SQLiteMachine(WorkMachine):
     def kill(self, at):
         """Kill a process, and start it again. What it was asked is not answered."""
         process = self._processes[at]
-        for line in [*process.work._lines.values()]:  # noqa: SLF001 -- nobody is answered
-            self._waiting = [each for each in self._waiting if each[1] not in [pull.result for pull in line]]
-        process.work._lines.clear()  # noqa: SLF001 -- as above
+        for line in process.work._waiting.values():  # noqa: SLF001 -- nobody is answered
+            self._waiting = [each for each in self._waiting if each[1] not in [call.result for call in line]]
+            line.clear()
         process.store.close()
         self._processes[at] = Process(self, at)
 

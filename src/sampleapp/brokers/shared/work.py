@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from functools import partial
-from typing import Any, Final, NoReturn, Protocol, TypeAlias
+from itertools import chain
+from typing import Any, Final, NoReturn, Protocol, TypeAlias, TypeVar
 
 from msgspec import Struct
-from twisted.internet.defer import Deferred, fail
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
@@ -20,14 +21,15 @@ from sampleapp.model import ALL, Acknowledged, Extended, Lease, Record, Verdicts
 _LOOK_S: Final = 0.2
 """The interval in which pulls that wait find ended leases, and what other processes have done."""
 _CALLS_AT_ONCE: Final = 16
-_PULLS_AT_ONCE: Final = 8
-"""Maximum calls in a transaction, and pulls besides, of one group: publishing waits for it."""
+"""Maximum calls in a transaction, since publishing waits for it."""
 
 NOT_KNOWN: Final = (
     "It is not known whether the broker has done this. Messages that were neither accepted nor rejected are "
     "given again when their lease has ended."
 )
 """The message of a `sampleapp.errors.OutcomeUnknown`."""
+
+T = TypeVar("T")
 
 _Key: TypeAlias = "tuple[str, str]"
 
@@ -39,43 +41,60 @@ class Operation(Struct, frozen=True):
     """The topic and the group."""
     use: Callable[[Deliveries], Any]
     missing: Callable[[], Any] | None = None
-    """The use if there is no such group; ``None`` to create it."""
+    """The result if there is no such group; ``None`` for a pull, which creates it."""
 
 
 class FindGroup(Protocol):
     """Finds the deliveries of a group, in one transaction."""
 
-    def __call__(self, topic: str, group: str, *, create: bool) -> Deliveries | None:
+    def __call__(self, key: tuple[str, str], *, create: bool) -> Deliveries | None:
         """
         Find a group, or create it.
 
+        :param key: the topic and the group.
         :raise UnknownTopic: the topic does not exist.
         """
 
 
 def run_all(operations: Sequence[Operation], find: FindGroup) -> list[tuple[Any, int]]:
     """Return the result of each operation, or its own error, and the number of messages it has given up."""
-    return [_outcome(operation, find) for operation in operations]
+    empty: set[_Key] = set()
+    return [_outcome(operation, find, empty) for operation in operations]
 
 
-class _Pull(Struct, eq=False):
-    """A pull that has no messages yet."""
+def _outcome(operation: Operation, find: FindGroup, empty: set[_Key]) -> tuple[Any, int]:
+    """:param empty: the groups in which the pulls before have found no more messages."""
+    key, is_pull = operation.key, operation.missing is None
+    if is_pull and key in empty:
+        return None, 0
+    try:
+        deliveries = find(key, create=is_pull)
+        if deliveries is None:
+            return operation.missing and operation.missing(), 0
+        result = operation.use(deliveries)
+    except (WorkError, PublishError) as error:
+        return error, 0
+    (empty.add if is_pull and result is None else empty.discard)(key)
+    return result, deliveries.given_up
 
-    most: int
-    result: Deferred[Lease | None]
-    timer: IDelayedCall | None = None
-    is_asked: bool = False
-    """True while a transaction that may have messages for it is under way."""
-    is_over: bool = False
-    """True if it does not wait for messages any more."""
+
+class _Call(Struct, eq=False):
+    """A call that has no result yet."""
+
+    operation: Operation
+    result: Deferred[Any]
+    waits: bool = False
+    """True for a pull that waits for messages if there are none."""
+    is_running: bool = False
+    """True while its transaction is under way."""
 
 
 class Work:
     """
     Implements `sampleapp.interfaces.IWorkBroker` over transactions.
 
-    One transaction is under way at a time, with the calls that came during the one before. Pulls of a group
-    are served in their order. While none waits, there is no timer, and nothing is looked up.
+    One transaction is under way at a time, with the calls that came during the one before. While no pull
+    waits, there is no timer, and nothing is looked up.
     """
 
     _log = Logger()
@@ -84,16 +103,17 @@ class Work:
         self, run: Callable[[Sequence[Operation]], Deferred[list[tuple[Any, int]]]], clock: IReactorTime
     ) -> None:
         """
-        :param run: runs operations in one transaction, with `run_all`. Fails with
-            `sampleapp.errors.BrokerUnavailable` if nothing was done, or `sampleapp.errors.OutcomeUnknown`.
+        :param run: runs operations in one transaction, with `run_all`, and completes in the order of the
+            transactions and of `stored`. Fails with `sampleapp.errors.BrokerUnavailable` if nothing was done,
+            or `sampleapp.errors.OutcomeUnknown`.
         :param clock: for waits.
         """
         self._run = run
         self._clock = clock
-        self._lines: dict[_Key, list[_Pull]] = {}
-        self._ready: dict[_Key, None] = {}
-        """The groups that may have free messages for their line, in order."""
-        self._calls: list[tuple[Operation, Callable[[Any], None]]] = []
+        self._calls: list[_Call] = []
+        """The next calls, in order. Those that were cancelled meanwhile are left out later."""
+        self._waiting: dict[_Key, list[_Call]] = {}
+        """The pulls that found no messages, in order, with those that were cancelled since the last look."""
         self._is_busy = self._is_stopped = False
         self._look: IDelayedCall | None = None
         self._idle: Waiters[None] = Waiters()
@@ -102,65 +122,62 @@ class Work:
 
     def pull(self, topic: str, group: str, *, most: int, wait_s: float) -> Deferred[Lease | None]:
         """See `sampleapp.interfaces.IWorkBroker.pull`."""
-        if self._is_stopped:
-            return _fail_stopped()
-        key = (topic, group)
-        pull = _Pull(most, Deferred(lambda _: self._cancel(key, pull)))
-        self._lines.setdefault(key, []).append(pull)
+        call = _Call(Operation((topic, group), partial(Deliveries.pull, most=most)), Deferred())
         if wait_s > 0:
-            pull.timer = self._clock.callLater(wait_s, self._end_wait, key, pull)
-        else:
-            pull.is_over = True
-        self._wake(key)
-        return pull.result
+            call.waits = True
+            timer = self._clock.callLater(wait_s, self._end_wait, call)
+            call.result.addBoth(_cancel, timer)
+        return self._add(call)
 
     def acknowledge(self, topic: str, group: str, lease: bytes, verdicts: Verdicts) -> Deferred[Acknowledged]:
         """See `sampleapp.interfaces.IWorkBroker.acknowledge`."""
         use = partial(Deliveries.acknowledge, token=lease, verdicts=verdicts)
-        return self._call(Operation((topic, group), use, _raise_lost))
+        return self._add(_Call(Operation((topic, group), use, _raise_lost), Deferred()))
 
     def extend(self, topic: str, group: str, lease: bytes) -> Deferred[Extended]:
         """See `sampleapp.interfaces.IWorkBroker.extend`."""
-        return self._call(Operation((topic, group), partial(Deliveries.extend, token=lease), _raise_lost))
+        use = partial(Deliveries.extend, token=lease)
+        return self._add(_Call(Operation((topic, group), use, _raise_lost), Deferred()))
 
     def backlog(self, topic: str, group: str) -> Deferred[int | None]:
         """See `sampleapp.interfaces.IWorkBroker.backlog`."""
-        return self._call(Operation((topic, group), Deliveries.backlog, lambda: None))
+        return self._add(_Call(Operation((topic, group), Deliveries.backlog, lambda: None), Deferred()))
 
     def stored(self, records: Sequence[Record]) -> None:
         """Serve the pulls that wait for the topics of these records."""
-        if self._lines:
+        if self._waiting:
             topics = {record.topic for record in records}
-            for key in [key for key in self._lines if key[0] in topics]:
-                self._wake(key)
+            self._wake([key for key in self._waiting if key[0] in topics])
 
     async def stop(self) -> None:
         """End the pulls that wait, and reject calls from now on. Returns after those that were accepted."""
         self._is_stopped = True
-        for key, line in [*self._lines.items()]:
-            for pull in [*line]:
-                self._end_wait(key, pull)
+        for call in chain(*self._waiting.values()):
+            if not call.result.called:
+                call.result.callback(None)
+        self._waiting.clear()
+        if self._look is not None:
+            self._look.cancel()
+            self._look = None
         if self._is_busy:
             await self._idle.wait()
 
-    def _call(self, operation: Operation) -> Deferred[Any]:
+    def _add(self, call: _Call) -> Deferred[Any]:
         if self._is_stopped:
-            return _fail_stopped()
-        # Without a canceller, it ignores the result after it is cancelled.
-        result: Deferred[Any] = Deferred()
-        self._calls.append((operation, partial(_fire, result)))
-        self._begin()
-        return result
-
-    def _wake(self, key: _Key) -> None:
-        if key in self._lines:
-            self._ready[key] = None
+            call.result.errback(BrokerStopped("The service is stopping."))
+        else:
+            self._calls.append(call)
             self._begin()
+        return call.result
+
+    def _wake(self, keys: Iterable[_Key]) -> None:
+        for key in keys:
+            self._calls += self._waiting.pop(key, ())
+        self._begin()
 
     def _look_again(self) -> None:
         self._look = None
-        self._ready = dict.fromkeys(self._lines)
-        self._begin()
+        self._wake([*self._waiting])
 
     def _begin(self) -> None:
         if not self._is_busy:
@@ -168,20 +185,18 @@ class Work:
             Deferred.fromCoroutine(self._serve())
 
     async def _serve(self) -> None:
-        while self._calls or self._ready:
-            some, self._calls = self._calls[:_CALLS_AT_ONCE], self._calls[_CALLS_AT_ONCE:]
-            for key in [*self._ready][:1]:
-                del self._ready[key]
-                some += self._pulls(key)
-            results = await self._results([operation for operation, _ in some])
-            for (operation, settle), (result, given_up) in zip(some, results, strict=True):
-                self._count(operation.key, given_up)
-                settle(result)
-                if operation.missing is not None:
-                    # It may have released messages.
-                    self._wake(operation.key)
+        while calls := [call for call in self._calls if not call.result.called]:
+            self._calls = calls[_CALLS_AT_ONCE:]
+            del calls[_CALLS_AT_ONCE:]
+            for call in calls:
+                call.is_running = True
+            results = await self._results([call.operation for call in calls])
+            for call, (result, given_up) in zip(calls, results, strict=True):
+                self._count(call.operation.key, given_up)
+                self._settle(call, result)
+        self._calls = []
         self._is_busy = False
-        if self._lines and self._look is None:
+        if self._waiting and self._look is None:
             self._look = self._clock.callLater(_LOOK_S, self._look_again)
         self._idle.succeed(None)
 
@@ -196,54 +211,28 @@ class Work:
         # One for each caller, which may raise and chain it.
         return [(copy(failed), 0) for _ in operations]
 
-    def _pulls(self, key: _Key) -> list[tuple[Operation, Callable[[Any], None]]]:
-        pulls = [*self._lines.get(key, ())]
-        for pull in pulls:
-            pull.is_asked = True
-        give = partial(_give, [pull.most for pull in pulls[:_PULLS_AT_ONCE]])
-        return [(Operation(key, give), partial(self._served, key, pulls))] if pulls else []
+    def _settle(self, call: _Call, result: Any) -> None:
+        call.is_running = False
+        key = call.operation.key
+        if call.result.called:
+            if isinstance(result, Lease):
+                # The pull was cancelled meanwhile. If this fails, the lease ends by itself.
+                self.acknowledge(*key, result.token, Verdicts(release=ALL)).addErrback(lambda _: None)
+        elif result is None and call.waits and not self._is_stopped:
+            self._waiting.setdefault(key, []).append(call)
+            return
+        elif isinstance(result, Exception):
+            call.result.errback(result)
+        else:
+            call.result.callback(result)
+        if call.operation.missing is not None:
+            # It may have released messages.
+            self._wake([key])
 
-    def _served(self, key: _Key, pulls: Sequence[_Pull], result: Sequence[Lease] | Exception) -> None:
-        leases = () if isinstance(result, Exception) else result
-        for at, pull in enumerate(pulls):
-            pull.is_asked = False
-            if isinstance(result, Exception):
-                self._settle(key, pull, copy(result))
-            elif at < len(leases):
-                self._settle(key, pull, leases[at])
-            elif pull.is_over and len(leases) < _PULLS_AT_ONCE:
-                self._settle(key, pull, None)
-        if len(leases) == _PULLS_AT_ONCE:
-            self._wake(key)
-
-    def _cancel(self, key: _Key, pull: _Pull) -> None:
-        pull.is_over = True
-        if not pull.is_asked:
-            self._drop(key, pull)
-
-    def _end_wait(self, key: _Key, pull: _Pull) -> None:
-        pull.is_over = True
-        if not pull.is_asked:
-            self._settle(key, pull, None)
-
-    def _settle(self, key: _Key, pull: _Pull, result: Lease | Exception | None) -> None:
-        self._drop(key, pull)
-        if not pull.result.called:
-            _fire(pull.result, result)
-        elif isinstance(result, Lease):
-            # It was cancelled meanwhile. If this fails, the lease ends by itself.
-            self.acknowledge(*key, result.token, Verdicts(release=ALL)).addErrback(lambda _: None)
-
-    def _drop(self, key: _Key, pull: _Pull) -> None:
-        """Take a pull out of its line."""
-        if pull.timer is not None and pull.timer.active():
-            pull.timer.cancel()
-        self._lines[key].remove(pull)
-        if not self._lines[key]:
-            del self._lines[key]
-        if not self._lines and self._look is not None:
-            self._look.cancel()
-            self._look = None
+    def _end_wait(self, call: _Call) -> None:
+        call.waits = False
+        if not call.is_running:
+            call.result.callback(None)
 
     def _count(self, key: _Key, given_up: int) -> None:
         self.given_up += given_up
@@ -257,33 +246,10 @@ class Work:
             )
 
 
-def _outcome(operation: Operation, find: FindGroup) -> tuple[Any, int]:
-    try:
-        deliveries = find(*operation.key, create=operation.missing is None)
-        if deliveries is None:
-            return operation.missing and operation.missing(), 0
-        return operation.use(deliveries), deliveries.given_up
-    except (WorkError, PublishError) as error:
-        return error, 0
-
-
-def _give(mosts: Sequence[int], deliveries: Deliveries) -> list[Lease]:
-    """Give messages to pulls in order until none is free; return the leases of the first of them."""
-    leases: list[Lease] = []
-    for most in mosts:
-        lease = deliveries.pull(most)
-        if lease is None:
-            break
-        leases.append(lease)
-    return leases
-
-
-def _fire(waiter: Deferred[Any], result: Any) -> None:
-    (waiter.errback if isinstance(result, Exception) else waiter.callback)(result)
-
-
-def _fail_stopped() -> Deferred[Any]:
-    return fail(BrokerStopped("The service is stopping."))
+def _cancel(result: T, timer: IDelayedCall) -> T:
+    if timer.active():
+        timer.cancel()
+    return result
 
 
 def _raise_lost() -> NoReturn:

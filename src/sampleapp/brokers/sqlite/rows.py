@@ -589,7 +589,8 @@ def section(
         return None
     topic_id, end = found
     uid = uid_of(connection, topic_id)
-    earliest = earliest_of(connection, topic_id, end)
+    ((first,),) = connection.execute("SELECT min(offset) FROM record WHERE topic_id = ?", (topic_id,))
+    earliest = end if first is None else first
     if isinstance(start, int):
         position = start
     elif isinstance(start, FromOffset):
@@ -627,12 +628,6 @@ def uid_of(connection: sqlite3.Connection, topic_id: int) -> str:
     """Return the id that no other topic has; see `Section.topic_id`."""
     ((uid,),) = connection.execute("SELECT uid FROM topic WHERE id = ?", (topic_id,))
     return cast(str, uid)
-
-
-def earliest_of(connection: sqlite3.Connection, topic_id: int, end: int) -> int:
-    """Return the offset of a topic's first record; its end if there is none."""
-    ((first,),) = connection.execute("SELECT min(offset) FROM record WHERE topic_id = ?", (topic_id,))
-    return end if first is None else first
 
 
 def search_time(
