@@ -6,8 +6,8 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from typing_extensions import assert_type
 
-from sampleapp.client import Client, Gap, Message, Page, Reset, Snapshot, Version
-from sampleapp.model import ConsumerRecord, Reading, RecordMetadata
+from sampleapp.client import Client, Gap, Lease, Message, Page, Rejected, Reset, Snapshot, Version
+from sampleapp.model import Acknowledged, ConsumerRecord, LeasedRecord, Reading, RecordMetadata
 
 
 def operations(reactor: IReactorTime) -> None:
@@ -21,6 +21,22 @@ def operations(reactor: IReactorTime) -> None:
     assert_type(client.close(), Deferred[None])
     client.publish(topic="t", content=1)  # type: ignore[arg-type]  # contents are text or bytes
     client.publish_raw(topic="t", body="b")  # type: ignore[arg-type]  # bodies are bytes
+
+
+async def working(client: Client) -> None:
+    lease = await client.pull(topic="t", group="g", most=3, wait_s=20)
+    assert_type(lease, Lease | None)
+    if lease is not None:
+        assert_type(await client.ack(topic="t", group="g", lease=lease, accept="all"), Acknowledged)
+        client.ack(topic="t", group="g", lease=lease, accept=lease.messages[:1], reject=lease.messages[1:])
+        client.ack(topic="t", group="g", lease=lease, accept="0-1")  # type: ignore[arg-type]  # messages, or "all"
+        assert_type(await client.extend(topic="t", group="g", lease=lease), Lease)
+
+    async def handle(message: LeasedRecord) -> None:
+        raise Rejected
+
+    assert_type(client.work(topic="t", group="g", handler=handle).done, Deferred[None])
+    client.work(topic="t", group="g", handler=lambda message: None)
 
 
 async def reading_a_topic(client: Client) -> None:

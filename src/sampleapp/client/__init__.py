@@ -16,6 +16,7 @@ from sampleapp.client._client import Client, Snapshot
 from sampleapp.client._errors import (
     ClientError,
     Forbidden,
+    LeaseLost,
     PartlyPublished,
     PositionError,
     PositionExpired,
@@ -32,9 +33,10 @@ from sampleapp.client._errors import (
     Unauthorized,
     UnexpectedResponse,
 )
-from sampleapp.client._messages import Message, Page
+from sampleapp.client._messages import Lease, Message, Page
 from sampleapp.client._settings import check_token, parse_base_url
 from sampleapp.client._stream import Gap, Reset, Stream, StreamItem
+from sampleapp.client._work import Rejected, Worker
 from sampleapp.model import Version
 
 __all__ = [
@@ -42,6 +44,8 @@ __all__ = [
     "ClientError",
     "Forbidden",
     "Gap",
+    "Lease",
+    "LeaseLost",
     "Message",
     "Page",
     "PartlyPublished",
@@ -50,6 +54,7 @@ __all__ = [
     "PositionUnknown",
     "Problem",
     "ProblemError",
+    "Rejected",
     "RequestCancelled",
     "RequestTimedOut",
     "Reset",
@@ -64,6 +69,7 @@ __all__ = [
     "Unauthorized",
     "UnexpectedResponse",
     "Version",
+    "Worker",
     "check_token",
     "parse_base_url",
 ]

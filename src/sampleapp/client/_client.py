@@ -8,7 +8,9 @@ from datetime import datetime
 from functools import partial
 from typing import Generic, Literal, TypeVar, cast, overload
 
+import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.web.client import HTTPConnectionPool
@@ -19,17 +21,21 @@ from sampleapp.client._errors import ClientError
 from sampleapp.client._exchange import Exchanger, OpenResponse, Repeats, Response, idempotency_headers
 from sampleapp.client._messages import (
     Entry,
+    Lease,
     Message,
     Page,
     encode_message,
     encode_messages,
+    group_path,
+    ids_of,
     records_path,
     topic_path,
 )
-from sampleapp.client._responses import OK, RECORDS_MEDIA_TYPE, ResponseReader, decode
+from sampleapp.client._responses import NO_CONTENT, OK, RECORDS_MEDIA_TYPE, ResponseReader, decode
 from sampleapp.client._settings import certificate_context, check_token, parse_base_url
 from sampleapp.client._stream import Stream
-from sampleapp.model import MEDIA_TYPES, Reading, RecordMetadata, Version
+from sampleapp.client._work import Handler, Worker
+from sampleapp.model import MEDIA_TYPES, Acknowledged, LeasedRecord, Reading, RecordMetadata, Version
 from sampleapp.outgoing.https import BoundedPool, make_agent
 
 NOT_MODIFIED = 304
@@ -393,6 +399,88 @@ class Client:
 
         return Stream(open_stream=open_stream, reactor=self._reactor, position=position)
 
+    def pull(self, *, topic: str, group: str, most: int = 1, wait_s: int = 0) -> Deferred[Lease | None]:
+        """
+        Take messages as a worker of a group, under a lease.
+
+        :param topic: the name of the topic.
+        :param group: the name of the group; the first pull creates it.
+        :param most: the maximum number of messages, from 1 to 500.
+        :param wait_s: the seconds to wait for the first message, from 0 to 60.
+        :return: fires with the lease, or with ``None`` if no message has come. If it is cancelled, the
+            service releases the messages. Fails also with `sampleapp.errors.InvalidMessage` for an illegal
+            name of a topic or group.
+        """
+
+        def read_response(response: Response) -> Lease | None:
+            return None if response.status == NO_CONTENT else self._responses.lease(response)
+
+        body = {"max": most, "wait": wait_s}
+        # Not repeated: a pull without a response may have taken messages.
+        return self._work(topic, group, "pull", body, read_response, wait_s=wait_s)
+
+    def ack(
+        self,
+        *,
+        topic: str,
+        group: str,
+        lease: Lease,
+        accept: Iterable[LeasedRecord] | Literal["all"] = (),
+        release: Iterable[LeasedRecord] | Literal["all"] = (),
+        reject: Iterable[LeasedRecord] | Literal["all"] = (),
+    ) -> Deferred[Acknowledged]:
+        """
+        End a lease, with the results for its messages. Messages without a result are released.
+
+        The client repeats the request as one with an idempotency key; see ``repeat_for_s``.
+
+        :param accept: messages that are done; ``"all"`` for all of the lease, as for the others.
+        :param release: messages that are free for any worker, as another attempt.
+        :param reject: messages that are never given again.
+        :return: fires with the numbers of messages. Fails also with `sampleapp.client.LeaseLost`: after an
+            attempt without a response, the results may stand all the same.
+        """
+        given = {"accept": accept, "release": release, "reject": reject}
+        results = {name: ids_of(messages) for name, messages in given.items()}
+        read_response = partial(self._responses.value, shape=Acknowledged)
+        return self._work(topic, group, "ack", {"lease": lease.token, **results}, read_response)
+
+    def extend(self, *, topic: str, group: str, lease: Lease) -> Deferred[Lease]:
+        """
+        Get more time for the messages of a lease.
+
+        :return: fires with the lease that replaces it. Fails also with `sampleapp.client.LeaseLost`.
+        """
+
+        def read_response(response: Response) -> Lease:
+            return replace(self._responses.lease(response), messages=lease.messages)
+
+        return self._work(topic, group, "extend", {"lease": lease.token}, read_response)
+
+    def work(
+        self, *, topic: str, group: str, handler: Handler, parallel: int = 1, most: int | None = None
+    ) -> Worker:
+        """
+        Handle the messages of a group, until the worker is stopped.
+
+        :param topic: the name of the topic.
+        :param group: the name of the group.
+        :param handler: is called with each message. The message is accepted when the handler returns, or when
+            the awaitable that it returns is done; see `sampleapp.client.Worker`.
+        :param parallel: the number of messages that are handled at one time.
+        :param most: the number of messages after which the worker stops; ``None`` for no end.
+        :return: the worker, which has begun.
+        """
+        return Worker(
+            handler,
+            pull=partial(self.pull, topic=topic, group=group),
+            ack=partial(self.ack, topic=topic, group=group),
+            extend=partial(self.extend, topic=topic, group=group),
+            clock=self._reactor,
+            parallel=parallel,
+            most=most,
+        )
+
     def close(self) -> Deferred[None]:
         """
         Close idle connections. Call it when no request is in flight.
@@ -457,6 +545,31 @@ class Client:
             )
 
         return await (self._repeats.run(attempt) if headers.hasHeader(b"Idempotency-Key") else attempt())
+
+    def _work(
+        self,
+        topic: str,
+        group: str,
+        action: str,
+        body: Mapping[str, object],
+        read_response: Callable[[Response], _Result],
+        *,
+        wait_s: int | None = None,
+    ) -> Deferred[_Result]:
+        """Make a request of a worker; repeat it after errors that may pass, unless it is a pull."""
+
+        async def attempt() -> _Result:
+            return read_response(
+                await self._exchanger.request(
+                    method="POST",
+                    url=f"{self._base_url}{group_path(topic, group)}/{action}",
+                    headers=Headers({b"Content-Type": [b"application/json"]}),
+                    body=msgspec.json.encode(body),
+                    extra_s=wait_s or 0.0,
+                )
+            )
+
+        return Deferred.fromCoroutine(self._repeats.run(attempt) if wait_s is None else attempt())
 
     async def _read(
         self,

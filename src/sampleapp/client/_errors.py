@@ -177,6 +177,18 @@ class PartlyPublished(ProblemError):
         self.possibly_published = True
 
 
+class LeaseLost(ProblemError):
+    """A lease has ended (409): its messages are given to workers again."""
+
+    def __init__(
+        self, problem: Problem, *, done: Sequence[str] = (), retry_after_s: int | None = None
+    ) -> None:
+        """:param done: the ids of messages whose results stand all the same."""
+        super().__init__(problem, retry_after_s=retry_after_s)
+        self.done = tuple(done)
+        """The ids of messages whose results stand all the same, if they are known."""
+
+
 class PositionError(ProblemError):
     """Reading cannot go on at a position (410). A request without that position would succeed."""
 

@@ -400,8 +400,8 @@ class Repeats:
                 failure = error
                 possibly_published |= error.possibly_published
                 error.possibly_published = possibly_published
-                pause_s = _pause_s(error, failures)
-                if not _may_succeed(error) or self._clock.seconds() + pause_s > until_s:
+                pause = pause_s(error, failures)
+                if not _may_succeed(error) or self._clock.seconds() + pause > until_s:
                     raise
             except RequestCancelled as error:
                 raise RequestCancelled(
@@ -410,7 +410,7 @@ class Repeats:
             if self._on_repeat is not None:
                 self._on_repeat(failure)
             try:
-                await deferLater(self._clock, pause_s)
+                await deferLater(self._clock, pause)
             except CancelledError as error:
                 raise RequestCancelled(possibly_published=possibly_published) from error
 
@@ -421,6 +421,7 @@ def _may_succeed(error: ClientError) -> bool:
     return error.retriable and not isinstance(error, TooManyRequests)
 
 
-def _pause_s(error: ClientError, failures: int) -> float:
+def pause_s(error: ClientError, failures: int) -> float:
+    """Return the seconds to wait after an error, the longer the more requests have failed in a row."""
     retry_after_s = error.retry_after_s if isinstance(error, ProblemError) else None
     return max(BACKOFF.delay_s(failures), min(retry_after_s or 0.0, MAX_RETRY_S))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from itertools import chain
-from typing import Annotated, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 from urllib.parse import quote
 
 import msgspec
@@ -20,6 +20,7 @@ from sampleapp.errors import Fault, InvalidMessage
 from sampleapp.model import (
     ConsumerRecord,
     GoneRecords,
+    LeasedRecord,
     Reading,
     RecordMetadata,
     ReplayedRecord,
@@ -233,6 +234,53 @@ class _Line(Struct, frozen=True, kw_only=True):
 
 
 _decoder = msgspec.json.Decoder(_Line)
+
+
+class Lease(Struct, frozen=True, kw_only=True):
+    """Messages that a worker has, until the lease ends."""
+
+    token: str
+    """Names the lease; only its worker knows it."""
+    lasts_s: float
+    """Seconds until it ends, from the response on."""
+    messages: tuple[LeasedRecord, ...] = ()
+
+
+class _LeasedLine(_Line, frozen=True, kw_only=True):
+    attempts: int
+
+
+class LeaseDocument(Struct, frozen=True):
+    """A lease as the service encodes it."""
+
+    lease: str
+    expires: datetime
+    messages: list[_LeasedLine] = []
+
+    def at(self, time: datetime) -> Lease:
+        """Return the client's value, for a response that was made at a time, by the service's clock."""
+        messages = tuple([LeasedRecord(each.record(), each.attempts) for each in self.messages])
+        lasts_s = (self.expires - time).total_seconds()
+        return Lease(token=self.lease, lasts_s=lasts_s, messages=messages)
+
+
+def ids_of(messages: Iterable[LeasedRecord] | Literal["all"]) -> list[str] | str:
+    """Return the ids of messages."""
+    if isinstance(messages, str):
+        return messages
+    return [f"{each.record.partition}-{each.record.offset}" for each in messages]
+
+
+def group_path(topic: str, group: str) -> str:
+    """
+    Return the path of a group of workers, without a leading slash.
+
+    :raise InvalidMessage: a name is illegal.
+    """
+    path, _ = topic_path(topic, key=None)
+    if not is_legal_topic(group):
+        raise InvalidMessage([Fault("/group", "The group must have the form of the name of a topic.")])
+    return f"{path}/groups/{group}"
 
 
 def decode_record(line: bytes) -> ConsumerRecord:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime, timezone
+from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import TypeVar
 
@@ -12,6 +14,7 @@ from twisted.web.http_headers import Headers
 
 from sampleapp.client._errors import (
     Forbidden,
+    LeaseLost,
     PartlyPublished,
     PositionError,
     PositionExpired,
@@ -24,7 +27,15 @@ from sampleapp.client._errors import (
     UnexpectedResponse,
 )
 from sampleapp.client._exchange import Response
-from sampleapp.client._messages import Gone, Number, Page, PublishedRecord, decode_records
+from sampleapp.client._messages import (
+    Gone,
+    Lease,
+    LeaseDocument,
+    Number,
+    Page,
+    PublishedRecord,
+    decode_records,
+)
 from sampleapp.errors import Fault
 from sampleapp.model import RecordMetadata
 
@@ -93,6 +104,23 @@ class ResponseReader:
             up_to_date=up_to_date[-1].strip().lower() == b"true",
         )
 
+    def lease(self, response: Response) -> Lease:
+        """Return a lease; raises the error of `rejection` for another response."""
+        document = self.value(response, LeaseDocument)
+        dates = response.headers.getRawHeaders(b"date") or []
+        try:
+            # By the service's clock: the client's may be another.
+            time = parsedate_to_datetime(dates[-1].decode("ascii"))
+        except (IndexError, ValueError):
+            time = datetime.now(timezone.utc)
+        return document.at(time)
+
+    def value(self, response: Response, shape: type[_T]) -> _T:
+        """Decode a response; raises the error of `rejection` for another one than 200."""
+        if response.status != OK:
+            raise self.rejection(response)
+        return decode(response, shape)
+
     def rejection(
         self, response: Response, *, topics: list[str] | None = None
     ) -> ProblemError | UnexpectedResponse:
@@ -116,6 +144,8 @@ class ResponseReader:
                 if position_error is not None:
                     gone = [each.records() for each in problem.gone]
                     return position_error(problem.problem(), gone=gone, resume=problem.resume)
+                if problem.type.endswith(":lease-lost"):
+                    return LeaseLost(problem.problem(), done=problem.done)
                 if topics is None or not problem.is_partly_published:
                     return self._problem_error(problem.problem(), retry_after_s=retry_after_s)
                 return self._partly_published(response, problem, topics=topics, retry_after_s=retry_after_s)
@@ -199,6 +229,7 @@ class _AnyProblem(Struct, frozen=True, kw_only=True):
     results: list[_Result] | None = None
     gone: tuple[Gone, ...] = ()
     resume: str | None = None
+    done: tuple[str, ...] = ()
 
     @property
     def is_partly_published(self) -> bool:
