@@ -294,6 +294,7 @@ class WorkContract(ContractBase):
         async with self.working(1) as (broker, topic):
             for _ in range(self.attempts):
                 await self.all_pulled(broker, topic, 1)
+                assert await within(broker.backlog(topic, GROUP)) == 1
                 await self.end_leases()
             assert await within(broker.backlog(topic, GROUP)) == 0
             assert await within(broker.pull(topic, GROUP, most=1, wait_s=0)) is None

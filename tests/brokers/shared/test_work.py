@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from twisted.internet.defer import CancelledError
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
 
 from sampleapp.brokers.memory import MemoryBroker
+from sampleapp.brokers.shared.deliveries import WorkSettings
+from sampleapp.brokers.shared.work import Work
+from sampleapp.errors import BrokerUnavailable
 from sampleapp.model import ALL, Verdicts
 from tests.support.brokers import record
 
 
-def working(*, count=0):
+def working(*, count=0, attempts=5):
     """Return a broker, and its clock."""
     clock = Clock()
-    broker = MemoryBroker(clock=clock)
+    broker = MemoryBroker(clock=clock, work=WorkSettings(attempts=attempts))
     broker.start()
     broker.publish(record("t", b"first"))
     broker.publish_many([record("t") for _ in range(count)])
@@ -112,3 +115,50 @@ def test_a_worker_may_call_the_broker_from_the_callback_of_a_pull():
     pull(broker, most=2).addCallback(work)
     assert accepted == list(range(100))
     assert broker.backlog("t", "g").result == 0
+
+
+def test_each_message_that_is_given_up_is_counted_once():
+    broker, clock = working(count=2, attempts=1)
+    ended, released = pull(broker, most=2).result, pull(broker).result
+    clock.advance(29)
+    broker.acknowledge("t", "g", released.token, Verdicts())
+    assert broker.measures().given_up == 1
+    clock.advance(1)
+    # This is found out by a pull.
+    assert broker.measures().given_up == 1
+    assert [pull(broker).result for _ in range(3)] == [None] * 3
+    assert broker.measures().given_up == 1 + len(ended.messages)
+
+
+def test_a_lease_takes_no_more_messages_after_a_mebibyte():
+    broker, _ = working()
+    broker.publish_many([record("t", bytes(400_000)) for _ in range(5)])
+    first = pull(broker, most=500).result
+    second = pull(broker, most=500).result
+    assert [[each.record.offset for each in lease.messages] for lease in (first, second)] == [
+        [0, 1, 2],
+        [3, 4],
+    ]
+    broker.acknowledge("t", "g", first.token, Verdicts())
+    broker.acknowledge("t", "g", second.token, Verdicts())
+    assert [each.record.offset for each in pull(broker, most=500).result.messages] == [0, 1, 2, 3]
+
+
+def test_calls_share_a_transaction_and_each_has_its_own_error():
+    transactions = []
+
+    def run(operations):
+        transactions.append((len(operations), Deferred()))
+        return transactions[-1][1]
+
+    work = Work(run, Clock())
+    calls = [work.backlog("t", "g") for _ in range(19)]
+    errors = []
+    for call in calls:
+        call.addErrback(lambda failure: errors.append(failure.value))
+    for count in (1, 16, 2):
+        assert transactions[-1][0] == count
+        transactions[-1][1].errback(BrokerUnavailable("It is locked."))
+    assert len(transactions) == 3
+    assert [str(each) for each in errors] == ["It is locked."] * 19
+    assert len({id(each) for each in errors}) == 19

@@ -161,12 +161,10 @@ async def test_a_clock_that_is_set_back_delays_messages_by_one_lease_at_most(pat
         now_s[0] -= 3600
         assert await pull(broker) is None
         now_s[0] += 29
-        extended = await within(broker.extend("t", "g", first.token))
-        now_s[0] += 29
         assert await pull(broker) is None
         now_s[0] += 1
         assert offsets(await pull(broker)) == [0]
-        (lost,) = await outcomes([broker.acknowledge("t", "g", extended.token, ACCEPT)])
+        (lost,) = await outcomes([broker.acknowledge("t", "g", first.token, ACCEPT)])
         assert isinstance(lost, LeaseLost)
 
 
@@ -209,6 +207,24 @@ async def test_a_disk_that_does_not_answer_leaves_the_outcome_open(path, disk):
         assert await within(broker.backlog("t", "g")) == 0
 
 
+@pytest.mark.parametrize("count", [0, 1])
+@pytest_twisted.ensureDeferred
+async def test_a_pull_whose_time_is_over_while_the_disk_works_gets_what_is_there(path, disk, count):
+    clock = Clock()
+    async with running(path, clock=clock) as broker:
+        publishing = broker.publish_many([record("t") for _ in range(1 + count)])
+        await eventually(lambda: clock.advance(0.01) or publishing.called)
+        await pull(broker)
+        disk.hang("work")
+        waiting = broker.pull("t", "g", most=1, wait_s=5)
+        await eventually(lambda: disk.asked["work"])
+        clock.advance(5)
+        assert not waiting.called
+        disk.answer()
+        lease = await within(waiting)
+        assert lease is None if not count else [each.attempts for each in lease.messages] == [1]
+
+
 @pytest_twisted.ensureDeferred
 async def test_the_messages_of_a_pull_that_is_cancelled_while_the_disk_works_are_released(path, disk):
     async with running(path) as broker:
@@ -222,6 +238,29 @@ async def test_the_messages_of_a_pull_that_is_cancelled_while_the_disk_works_are
         disk.answer()
         again = await pull(broker, most=2, wait_s=30)
         assert [(each.record.offset, each.attempts) for each in again.messages] == [(0, 2), (1, 2)]
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_is_released_goes_to_the_pull_that_has_waited_longest(path, disk):
+    async with running(path) as broker:
+        await publish(broker)
+        lease = await pull(broker)
+        disk.hang("work")
+        counting = broker.backlog("t", "g")
+        await eventually(lambda: disk.asked["work"])
+        # All of these are in one transaction.
+        first = broker.pull("t", "g", most=1, wait_s=30)
+        done = broker.acknowledge("t", "g", lease.token, Verdicts())
+        second = broker.pull("t", "g", most=1, wait_s=30)
+        disk.answer()
+        assert offsets(await within(first)) == [0]
+        assert not second.called
+        assert [await within(done), await within(counting)] == [
+            Acknowledged(accepted=0, released=1, rejected=0),
+            1,
+        ]
+        second.cancel()
+        await outcomes([second])
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,8 @@ def _outcome(operation: Operation, find: FindGroup, empty: set[_Key]) -> tuple[A
         result = operation.use(deliveries)
     except (WorkError, PublishError) as error:
         return error, 0
-    (empty.add if is_pull and result is None else empty.discard)(key)
+    if is_pull and result is None:
+        empty.add(key)
     return result, deliveries.given_up
 
 
@@ -194,6 +195,8 @@ class Work:
             for call, (result, given_up) in zip(calls, results, strict=True):
                 self._count(call.operation.key, given_up)
                 self._settle(call, result)
+            # They may have released messages.
+            self._wake({call.operation.key for call in calls if call.operation.missing is not None})
         self._calls = []
         self._is_busy = False
         if self._waiting and self._look is None:
@@ -220,14 +223,10 @@ class Work:
                 self.acknowledge(*key, result.token, Verdicts(release=ALL)).addErrback(lambda _: None)
         elif result is None and call.waits and not self._is_stopped:
             self._waiting.setdefault(key, []).append(call)
-            return
         elif isinstance(result, Exception):
             call.result.errback(result)
         else:
             call.result.callback(result)
-        if call.operation.missing is not None:
-            # It may have released messages.
-            self._wake([key])
 
     def _end_wait(self, call: _Call) -> None:
         call.waits = False

@@ -113,8 +113,7 @@ class _GroupRows(Struct):
     def replace(self, token: bytes, new_token: bytes, ends_ms: int) -> None:
         """See `GroupRows.replace`."""
         self.connection.execute(
-            "UPDATE work_delivery SET lease = ?, ends_ms = ? WHERE lease = ? AND group_id = ?",
-            (new_token, ends_ms, token, self.group_id),
+            "UPDATE work_delivery SET lease = ?, ends_ms = ? WHERE lease = ?", (new_token, ends_ms, token)
         )
 
     def remove(self, offsets: Collection[int]) -> None:
