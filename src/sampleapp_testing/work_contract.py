@@ -49,7 +49,7 @@ class WorkContract(ContractBase):
         raise NotImplementedError
 
     async def end_leases(self) -> None:
-        """Let so much time go by that all leases end."""
+        """Let time go by until all leases have ended."""
         raise NotImplementedError
 
     @asynccontextmanager
@@ -267,7 +267,7 @@ class WorkContract(ContractBase):
             assert await within(broker.pull(topic, GROUP, most=1, wait_s=0)) is None
             found = await within(broker.acknowledge(topic, GROUP, tokens[-1], Verdicts()))
             assert found == Acknowledged(accepted=0, released=3, rejected=0)
-            # It was no attempt.
+            # To extend it was not an attempt.
             (again,) = await self.all_pulled(broker, topic, 3)
             assert {each.attempts for each in again.messages} == {2}
 

@@ -94,8 +94,8 @@ class Work:
     """
     Implements `sampleapp.interfaces.IWorkBroker` over transactions.
 
-    One transaction is under way at a time, with the calls that came during the one before. While no pull
-    waits, there is no timer, and nothing is looked up.
+    One transaction is under way at a time, with the calls that came during the one before. Timers run, and
+    the broker is asked again, only while a pull waits.
     """
 
     _log = Logger()
@@ -219,7 +219,7 @@ class Work:
         key = call.operation.key
         if call.result.called:
             if isinstance(result, Lease):
-                # The pull was cancelled meanwhile. If this fails, the lease ends by itself.
+                # The pull was cancelled too late. If this fails, the lease ends by itself.
                 self.acknowledge(*key, result.token, Verdicts(release=ALL)).addErrback(lambda _: None)
         elif result is None and call.waits and not self._is_stopped:
             self._waiting.setdefault(key, []).append(call)
