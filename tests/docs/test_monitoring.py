@@ -164,7 +164,7 @@ def test_the_values_of_labels_that_expressions_name_exist(dashboard, monitoring)
     service = MeasuredService()
     values = {
         "kind": set(service.counts.problems),
-        "limit": {*service.site.rejections, *service.gateway.streams.rejections},
+        "limit": {*service.site.rejections, *service.gateway.streams.rejections, "max-leases"},
         "route": {"/messages", "/"},
     }
     expressions = [expr for _, expr in (*expressions_of(dashboard), *alerts_in(monitoring))]
