@@ -237,6 +237,11 @@ def test_a_topic_and_a_group_that_are_no_names_are_both_named(service):
     assert pointers(service.request("GET", "/topics/t/groups/c%20d")) == ["/group"]
 
 
+def test_an_idempotency_key_is_rejected_since_it_would_have_no_effect(service):
+    response = service.ask("ack", {"lease": LEASE}, headers=[JSON, (b"Idempotency-Key", b"k")])
+    assert pointers(response) == ["/Idempotency-Key"]
+
+
 def test_ids_that_the_lease_does_not_have_are_named_and_it_goes_on(service):
     service.pull()
     body = {"lease": LEASE, "accept": ["0-1", "0-2"], "reject": ["0-3"]}
@@ -404,15 +409,25 @@ def test_a_pull_that_waits_counts_as_a_lease_since_it_may_get_one():
     assert service.pull().status == 200
 
 
-@pytest.mark.parametrize(("limit", "status"), [(400_000, 413), (2_000_000, 200)])
-def test_messages_that_need_too_much_memory_are_given_back(limit, status):
-    service = WorkService(max_body_memory=limit)
-    connection = service.begin("pull")
-    service.answer(lease_of(leased(0, value=b"x" * 400_000)))
-    (response,) = connection.responses(["POST"])
-    assert response.status == status
+def test_no_messages_are_taken_while_there_is_no_memory_for_them():
+    service = WorkService()
+    service.site.body_memory.add("", service.site.body_memory.limit - 1_000_000)
+    problem(service.ask("pull"), 503, "body-memory-full")
+    assert service.broker.asked == []
+
+
+def test_messages_for_which_there_is_no_memory_any_more_are_given_back():
+    service = WorkService()
+    connection = service.begin("pull", {"wait": 20})
+    service.site.body_memory.add("", service.site.body_memory.limit - 1_000_000)
+    service.answer(lease_of(leased(0, value=b"x" * 500_000)))
+    problem(connection.responses(["POST"])[0], 503, "body-memory-full")
     released = ("acknowledge", "orders", "billing", b"lease", Verdicts(release=ALL))
-    assert asked(service)[1:] == ([released] if status == 413 else [])
+    assert asked(service)[1:] == [released]
+
+
+def test_a_service_with_little_memory_gives_small_messages():
+    assert WorkService(max_body_memory=100_000).pull().status == 200
 
 
 # Clients that go, and the end of the service

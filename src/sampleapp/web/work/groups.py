@@ -42,6 +42,7 @@ from sampleapp.records.record_lines import leased_line
 from sampleapp.web.access_control import AuthorizedTopic
 from sampleapp.web.errors import NotJSON, UnknownGroup
 from sampleapp.web.publish.messages import media_type_of
+from sampleapp.web.publish.publisher import IDEMPOTENCY_KEY
 from sampleapp.web.read.pages import memory_of
 from sampleapp.web.read.records import response_if_gone
 from sampleapp.web.read.registry import OpenStream, OpenStreams, StreamKind
@@ -143,6 +144,7 @@ class WorkGroups:
         self._backlogs: dict[tuple[str, str], int] = {}
         self._waiting: set[_WaitingPull] = set()
         self._is_stopping = False
+        self._room = min(2 * limits.max_body, limits.max_body_memory // 8)
         max_body = min(MAX_BODY, limits.max_body)
         self.pull: Final = Variant(self._pull, _check_pull, max_body)
         """Serves requests for messages."""
@@ -207,6 +209,9 @@ class WorkGroups:
         wanted = _read(request, PullRequest)
         if self._is_stopping:
             raise BrokerStopped("The service is stopping. Pull from another instance, or later.")
+        if request.reservation is not None:
+            # Messages that do not fit would be given back, and lose an attempt.
+            request.reservation.require_room(self._room)
         wait_s = 0 if request.client_has_finished else wanted.wait
         pull = partial(self._broker.pull, topic, group, most=wanted.max, wait_s=wait_s)
         with self.leases.pulling():
@@ -308,10 +313,12 @@ def _check_head(request: Request, *, topic: str, group: str) -> None:
     """
     Check the head of a request with a body.
 
-    :raise InvalidParameters: the path is not valid.
+    :raise InvalidParameters: the path is not valid, or there is ``Idempotency-Key``.
     :raise NotJSON: the body is of another type.
     """
     check_group(request, topic=topic, group=group)
+    if request.fields.all(IDEMPOTENCY_KEY):
+        raise InvalidParameters([Fault("/Idempotency-Key", "Requests of workers have no Idempotency-Key.")])
     content_types = request.fields.all(b"content-type")
     if content_types and [*map(media_type_of, content_types)] != [b"application/json"]:
         raise NotJSON
