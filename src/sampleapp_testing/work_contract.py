@@ -39,6 +39,8 @@ class WorkContract(ContractBase):
     """The time of a lease."""
     attempts: int = 5
     """The number of times that a message is given."""
+    patience_s: float = DEADLINE_S
+    """The time in which messages that are free are given, in seconds."""
 
     def new_broker(self) -> AbstractContextManager[IWorkBroker]:
         """Return a context manager that yields a broker that is not started, and cleans up afterwards."""
@@ -60,17 +62,9 @@ class WorkContract(ContractBase):
             await within(broker.publish_many([record(topic, b"%d" % n) for n in range(count)]))
             yield IWorkBroker(broker), topic
 
-    async def pulled(
-        self,
-        broker: IWorkBroker,
-        topic: str,
-        most: int = 1,
-        *,
-        group: str = GROUP,
-        wait_s: float = DEADLINE_S,
-    ) -> Lease:
-        """Pull messages, of which there are some, or will be."""
-        lease = await within(broker.pull(topic, group, most=most, wait_s=wait_s))
+    async def pulled(self, broker: IWorkBroker, topic: str, most: int = 1, *, group: str = GROUP) -> Lease:
+        """Pull messages, of which there are some."""
+        lease = await within(broker.pull(topic, group, most=most, wait_s=self.patience_s))
         assert lease is not None
         assert 1 <= len(lease.messages) <= most
         assert len(set(ids(lease))) == len(lease.messages)
@@ -336,7 +330,7 @@ class WorkContract(ContractBase):
 
     async def test_a_topic_that_does_not_exist_is_unknown_and_is_not_created(self) -> None:
         async with self.working() as (broker, topic):
-            for wait_s in (0, DEADLINE_S):
+            for wait_s in (0, self.patience_s):
                 found = await outcomes(
                     [broker.pull(topic, GROUP, most=1, wait_s=wait_s), broker.backlog(topic, GROUP)]
                 )
@@ -346,7 +340,7 @@ class WorkContract(ContractBase):
     async def test_a_pull_waits_for_a_record(self) -> None:
         async with self.working(1) as (broker, topic):
             await self.acknowledged(broker, topic, await self.all_pulled(broker, topic, 1), accept=ALL)
-            waiting = broker.pull(topic, GROUP, most=5, wait_s=DEADLINE_S)
+            waiting = broker.pull(topic, GROUP, most=5, wait_s=self.patience_s)
             await turns()
             assert not waiting.called
             await within(broker.publish(record(topic, b"next")))
@@ -357,7 +351,7 @@ class WorkContract(ContractBase):
     async def test_a_pull_waits_for_a_release(self) -> None:
         async with self.working(1) as (broker, topic):
             leases = await self.all_pulled(broker, topic, 1)
-            waiting = broker.pull(topic, GROUP, most=1, wait_s=DEADLINE_S)
+            waiting = broker.pull(topic, GROUP, most=1, wait_s=self.patience_s)
             await turns()
             assert not waiting.called
             await self.acknowledged(broker, topic, leases, release=ALL)
@@ -368,7 +362,7 @@ class WorkContract(ContractBase):
     async def test_a_pull_waits_for_the_end_of_a_lease(self) -> None:
         async with self.working(1) as (broker, topic):
             await self.all_pulled(broker, topic, 1)
-            waiting = broker.pull(topic, GROUP, most=1, wait_s=2 * self.lease_s + DEADLINE_S)
+            waiting = broker.pull(topic, GROUP, most=1, wait_s=self.lease_s + self.patience_s)
             await turns()
             assert not waiting.called
             await self.end_leases()
@@ -385,7 +379,7 @@ class WorkContract(ContractBase):
     async def test_waiting_pulls_get_messages_in_their_order(self) -> None:
         async with self.working(1) as (broker, topic):
             await self.acknowledged(broker, topic, await self.all_pulled(broker, topic, 1), accept=ALL)
-            waiting = [broker.pull(topic, GROUP, most=1, wait_s=DEADLINE_S) for _ in range(30)]
+            waiting = [broker.pull(topic, GROUP, most=1, wait_s=self.patience_s) for _ in range(30)]
             await within(broker.publish_many([record(topic, b"%d" % n) for n in range(30)]))
             leases: list[Lease] = await outcomes(waiting)
             found = sorted(int(each.messages[0].record.value or b"") for each in leases)
@@ -394,7 +388,7 @@ class WorkContract(ContractBase):
     async def test_a_cancelled_pull_takes_no_message(self) -> None:
         async with self.working(1) as (broker, topic):
             await self.acknowledged(broker, topic, await self.all_pulled(broker, topic, 1), accept=ALL)
-            cancelled, waiting = (broker.pull(topic, GROUP, most=1, wait_s=DEADLINE_S) for _ in range(2))
+            cancelled, waiting = (broker.pull(topic, GROUP, most=1, wait_s=self.patience_s) for _ in range(2))
             await turns()
             cancelled.cancel()
             (error,) = await outcomes([cancelled])
@@ -444,7 +438,7 @@ class WorkContract(ContractBase):
     async def test_a_stop_ends_pulls_that_wait_and_rejects_later_calls(self) -> None:
         async with self.working(1) as (broker, topic):
             lease = await self.pulled(broker, topic)
-            waiting = [broker.pull(topic, GROUP, most=1, wait_s=DEADLINE_S) for _ in range(3)]
+            waiting = [broker.pull(topic, GROUP, most=1, wait_s=self.patience_s) for _ in range(3)]
             await turns()
             stopping = broker.stop(deadline_s=DEADLINE_S)
             assert await outcomes(waiting) == [None] * 3

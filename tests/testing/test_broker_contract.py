@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from xml.etree import ElementTree as ET
 
 import pytest
+
+from tests.support.contracts import check_contract
 
 BROKERS = '''
 from twisted.internet import reactor
@@ -537,23 +538,7 @@ BROKEN = {
 
 @pytest.mark.slow
 def test_a_right_broker_passes_and_one_that_breaks_a_promise_fails_the_test_of_that_promise(tmp_path):
-    (tmp_path / "theirs.py").write_text(BROKERS)
-    tests = TESTS + "".join(TEST.format(name=name) for name in ("Right", *BROKEN))
-    (tmp_path / "test_theirs.py").write_text(tests)
-    report = tmp_path / "report.xml"
-    options = ["-q", "-c", "/dev/null", "--rootdir", str(tmp_path), f"--junitxml={report}"]
-    chosen = ["TestRight", *(f"Test{name}::{test}" for name, test in BROKEN.items())]
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, *(f"test_theirs.py::{each}" for each in chosen)],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    cases = list(ET.parse(report).iter("testcase"))
-    assert len(cases) > 40 + len(BROKEN), done.stdout
-    failed = {case.get("classname").rpartition(".Test")[2]: case.get("name") for case in cases if list(case)}
-    assert failed == BROKEN, done.stdout
+    check_contract(tmp_path, BROKERS, TESTS, TEST, BROKEN)
 
 
 def test_the_service_does_not_import_what_only_tests_need():
