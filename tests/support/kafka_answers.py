@@ -153,7 +153,9 @@ def describe_configs_answer(_):
     topic = packed("h", 0) + text(None) + packed("b", 2) + text("t") + packed("i", 2) + known + null
     broker = packed("h", 31) + text("No.") + packed("b", 4) + text("7") + packed("i", 0)
     return packed("ii", 0, 2) + topic + broker, [
-        DescribedConfig(0, OF_TOPIC, "t", {"retention.ms": "3000", "other": None}),
+        DescribedConfig(
+            0, OF_TOPIC, "t", {"retention.ms": "3000", "other": None}, frozenset(["retention.ms"])
+        ),
         DescribedConfig(31, OF_BROKER, "7", {}),
     ]
 
@@ -208,7 +210,7 @@ def share_acknowledge_answer(_):
     refused = packed("ih", 3, 121) + compact("held by another") + packed("ii", 7, 5) + b"\0\0"
     topic = TOPIC_ID.bytes + b"\2" + refused + b"\0"
     body = b"\0" + packed("ihbi", 0, 0, 0, 30000) + b"\2" + topic + NODES + b"\0"
-    return body, ShareAcknowledged(0, {3: 121})
+    return body, ShareAcknowledged(0, {3: 121}, 30000)
 
 
 def describe_share_group_offsets_answer(_):

@@ -17,6 +17,7 @@ from sampleapp.brokers.kafka.cluster_client import RequestFailed
 from sampleapp.brokers.kafka.connections.diagnostics import FailureReason
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.protocol import (
+    OF_GROUP,
     DescribeConfigsRequest,
     DescribedConfig,
     DescribeQuorumRequest,
@@ -38,6 +39,7 @@ from sampleapp.brokers.kafka.protocol import (
     TopicsRequest,
 )
 from tests.support.kafka_simulator.fate import ERRORS, Fate
+from tests.support.kafka_simulator.share_groups import SHARE_REQUESTS
 
 if TYPE_CHECKING:
     from tests.support.kafka_simulator.cluster import Cluster
@@ -48,6 +50,9 @@ R = TypeVar("R")
 
 _NO_QUORUM = FailureReason(
     sentence="It runs with ZooKeeper.", public="It runs with ZooKeeper.", lasting=True, incompatible=True
+)
+_NO_SHARE_GROUPS = FailureReason(
+    sentence="It is too old.", public="It is too old.", lasting=True, incompatible=True
 )
 _POLL_S = 0.01
 _METADATA_TIMEOUT_S = 5.0
@@ -65,6 +70,8 @@ class SimulatedClient:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.closed = False
+        self.connections = []
+        """Those of one caller each, in the order in which they were made."""
         self.open = {}
         """Who was asked what, by the Deferred that waits for the answer."""
         self._metadata = {}
@@ -147,6 +154,8 @@ class SimulatedClient:
         cluster = self.cluster
         if self.closed or isinstance(request, DescribeQuorumRequest):
             return fail(RequestFailed(cluster.down_reason if self.closed else _NO_QUORUM, sent=False))
+        if isinstance(request, SHARE_REQUESTS):
+            return self.send_on(self, node_id, request, timeout_s=timeout_s)
         cluster.asked.append((node_id, request))
         if isinstance(request, ProduceRequest):
             cluster.produces.append(request)
@@ -157,6 +166,21 @@ class SimulatedClient:
             )
             cluster.fetches.append((node_id, request))
         return self._send(node_id, request, self._handler(node_id, request), timeout_s=timeout_s)
+
+    def new_connection(self, node_id: int) -> SimulatedConnection | None:
+        if self.closed or node_id not in self.node_ids():
+            return None
+        self.connections.append(SimulatedConnection(self, node_id))
+        return self.connections[-1]
+
+    def send_on(self, connection, node_id, request, *, timeout_s):
+        """Send a request that is about share groups."""
+        cluster = self.cluster
+        cluster.asked.append((node_id, request))
+        if not cluster.share_groups.is_supported:
+            return fail(RequestFailed(_NO_SHARE_GROUPS, sent=False))
+        handle = cluster.share_groups.handler(node_id, connection, request)
+        return self._send(node_id, request, handle, timeout_s=timeout_s)
 
     def _handler(self, node_id, request):
         if isinstance(request, DescribeConfigsRequest):
@@ -306,12 +330,16 @@ class SimulatedClient:
         return ProduceResponse(answer, self.cluster.throttle_ms)
 
     def _configs(self, request):
-        return [
-            DescribedConfig(found, kind, name, {})
-            if isinstance(found := self.cluster.configs.get((kind, name), {}), int)
-            else DescribedConfig(0, kind, name, {key: found[key] for key in keys if key in found})
-            for kind, name, keys in request.resources
-        ]
+        answer = []
+        for kind, name, keys in request.resources:
+            found = self.cluster.configs.get((kind, name), {})
+            if isinstance(found, int):
+                answer.append(DescribedConfig(found, kind, name, {}))
+            else:
+                values = {key: found[key] for key in keys if key in found}
+                own = frozenset(values) if kind == OF_GROUP else frozenset()
+                answer.append(DescribedConfig(0, kind, name, values, own))
+        return answer
 
     def _offsets(self, node_id, request):
         answer = []
@@ -382,6 +410,32 @@ class SimulatedClient:
             room = max(0, room - len(answer[-1].records))
             empty = empty and not answer[-1].records
         return answer
+
+
+class SimulatedConnection:
+    """What `Connection` promises."""
+
+    def __init__(self, client: SimulatedClient, node_id: int) -> None:
+        self._client = client
+        self._node_id = node_id
+        self.is_expiring = False
+        self.closed = False
+
+    def ask(self, request: Request[R], *, timeout_s: float) -> Deferred[R]:
+        if self.closed:
+            return fail(RequestFailed(self._client.cluster.down_reason, sent=False))
+        asking = self._client.send_on(self, self._node_id, request, timeout_s=timeout_s)
+        return asking.addErrback(self._lost)
+
+    def close(self) -> Deferred[None]:
+        self.closed = True
+        self._client.cluster.share_groups.close(self)
+        return succeed(None)
+
+    def _lost(self, failure):
+        # A request without an answer takes its connection with it.
+        self._client.cluster.share_groups.close(self)
+        return failure
 
 
 def _is_news(fetched):

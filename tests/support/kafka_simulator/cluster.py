@@ -14,6 +14,7 @@ from tests.support.kafka_simulator.client import SimulatedClient
 from tests.support.kafka_simulator.fate import Fate
 from tests.support.kafka_simulator.log import TOPIC, Log
 from tests.support.kafka_simulator.sessions import Sessions
+from tests.support.kafka_simulator.share_groups import ShareGroups
 
 __all__ = ["LATENCY_S", "Cluster", "reason"]
 
@@ -95,6 +96,7 @@ class Cluster:
         self.waits = True
         self.sessions = defaultdict(Sessions)
         """Those of each broker."""
+        self.share_groups = ShareGroups(self)
         self.topics = {TOPIC: {}}
         """The logs of each topic by the numbers of partitions; one without any does not exist."""
         self.clients = []

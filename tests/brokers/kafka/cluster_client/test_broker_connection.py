@@ -18,7 +18,11 @@ from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 
 from sampleapp.brokers.kafka.cluster_client import RequestFailed
-from sampleapp.brokers.kafka.cluster_client.broker_connection import BrokerConnection, FrameProtocol
+from sampleapp.brokers.kafka.cluster_client.broker_connection import (
+    BrokerConnection,
+    FrameProtocol,
+    SeparateConnection,
+)
 from sampleapp.brokers.kafka.protocol import MetadataRequest
 from tests.support.brokers import eventually, outcomes, within
 from tests.support.connection_listener import Connections
@@ -32,8 +36,8 @@ class NeverConnecting:
         return Deferred()
 
 
-def connection(clock, endpoint=None):
-    return BrokerConnection(
+def connection(clock, endpoint=None, *, kind=BrokerConnection):
+    return kind(
         clock,
         lambda *_: endpoint or NeverConnecting(),
         BrokerMetadata(1, "broker", 9092),
@@ -222,6 +226,22 @@ def test_nothing_is_asked_on_a_connection_that_is_about_to_expire():
     assert endpoint.transports[1].value() != b""
     later.addErrback(lambda _: None)
     broker.close()
+    assert clock.getDelayedCalls() == []
+
+
+def test_a_connection_of_one_owner_says_that_it_expires_and_is_not_made_again():
+    clock, endpoint = Clock(), Connected(1000)
+    separate = connection(clock, endpoint, kind=SeparateConnection)
+    separate.ask(REQUEST, timeout_s=60).addErrback(lambda _: None)
+    assert not separate.is_expiring
+    clock.advance(0.8)
+    assert separate.is_expiring
+    [transport] = endpoint.transports
+    transport.clear()
+    separate.ask(REQUEST, timeout_s=60).addErrback(lambda _: None)
+    assert transport.value() != b""
+    assert not transport.disconnecting
+    separate.close()
     assert clock.getDelayedCalls() == []
 
 

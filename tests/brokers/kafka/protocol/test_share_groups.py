@@ -304,7 +304,12 @@ class TestAnswersAgainstKafkasSchemas:
 
         @settings(max_examples=40)
         @given(
-            st.builds(ShareAcknowledged, errors, st.dictionaries(partitions, errors, max_size=3)),
+            st.builds(
+                ShareAcknowledged,
+                errors,
+                st.dictionaries(partitions, errors, max_size=3),
+                st.integers(0, 2**31 - 1),
+            ),
             topic_ids,
             few_texts,
         )
@@ -322,7 +327,7 @@ class TestAnswersAgainstKafkasSchemas:
                 throttle_time=ms(7),
                 error_code=kio.error(answer.error),
                 error_message=text,
-                acquisition_lock_timeout=ms(7),
+                acquisition_lock_timeout=ms(answer.lock_ms),
                 responses=(kio.ShareAcknowledgeTopicResponse(topic_id=topic_id, partitions=parts),),
                 node_endpoints=(kio.NodeEndpoint(node_id=7, host="localhost", port=9092, rack=text),),
             )

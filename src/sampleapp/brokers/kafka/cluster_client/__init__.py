@@ -20,13 +20,14 @@ from sampleapp.brokers.kafka.cluster_client.broker_connection import (
     RequestFailed,
     request_failed,
 )
-from sampleapp.brokers.kafka.cluster_client.interfaces import ClusterClient, ConnectionListener
+from sampleapp.brokers.kafka.cluster_client.interfaces import ClusterClient, Connection, ConnectionListener
 from sampleapp.brokers.kafka.cluster_client.metadata_loading import MetadataLoads, ask_one_of
 
 __all__ = [
     "SERVICE_FAULT",
     "AfkakClient",
     "ClusterClient",
+    "Connection",
     "ConnectionListener",
     "MetadataLoads",
     "RequestFailed",

@@ -32,6 +32,7 @@ from sampleapp.brokers.kafka.cluster_client.broker_connection import (
     METADATA_UNUSABLE,
     BrokerConnection,
     RequestFailed,
+    SeparateConnection,
     unknown_broker,
 )
 from sampleapp.brokers.kafka.cluster_client.interfaces import ConnectionListener
@@ -46,6 +47,7 @@ from sampleapp.brokers.kafka.protocol import TopicMetadata as DescribedTopic
 from sampleapp.concurrency.rates import Backoff
 
 R = TypeVar("R")
+C = TypeVar("C", bound=BrokerConnection)
 
 _NO_LEADER: Final = -1
 _METADATA_TIMEOUT_S: Final = 5.0
@@ -116,6 +118,11 @@ class AfkakClient(KafkaClient):  # type: ignore[misc] # afkak has no types
         if broker is None:
             return fail(RequestFailed(unknown_broker(node_id), sent=False))
         return broker.ask(request, timeout_s=timeout_s)
+
+    def new_connection(self, node_id: int) -> SeparateConnection | None:
+        """See `ClusterClient.new_connection`."""
+        is_usable = node_id in self._brokers and not self._closing
+        return self._made(SeparateConnection, node_id) if is_usable else None
 
     def when_connected(self, node_id: int) -> Deferred[None]:
         """See `ClusterClient.when_connected`."""
@@ -195,20 +202,22 @@ class AfkakClient(KafkaClient):  # type: ignore[misc] # afkak has no types
         if node_id not in self.clients:
             if node_id not in self._brokers:
                 return None
-            made = BrokerConnection(
-                self.reactor,
-                self._endpoint_factory,
-                self._brokers[node_id],
-                self.clientId,
-                self._retry_policy,
-                listener=self._listener,
-                sent=self._sent,
-            )
-            self.clients[node_id] = made
+            self.clients[node_id] = self._made(BrokerConnection, node_id)
         connection: BrokerConnection = self.clients[node_id]
         return connection
 
     _get_brokerclient = _connection
+
+    def _made(self, kind: type[C], node_id: int) -> C:
+        return kind(
+            self.reactor,
+            self._endpoint_factory,
+            self._brokers[node_id],
+            self.clientId,
+            self._retry_policy,
+            listener=self._listener,
+            sent=self._sent,
+        )
 
     def _candidates(self) -> list[int]:
         """Return the node ids to ask for metadata: connected brokers, other brokers, bootstrap addresses."""

@@ -600,6 +600,19 @@ class BrokerConnection(_KafkaBrokerClient):  # type: ignore[misc] # afkak has no
         )
 
 
+class SeparateConnection(BrokerConnection):
+    """
+    Implements `sampleapp.brokers.kafka.cluster_client.interfaces.Connection`.
+
+    A share session ends with its connection (KIP-932), so only the owner replaces it.
+    """
+
+    is_expiring = False
+
+    def _expire(self) -> None:
+        self.is_expiring = True
+
+
 def _lost(proto: FrameProtocol, reason: Failure) -> str:
     if proto.has_responded:
         return f"closed the connection, or it was lost ({reason.getErrorMessage().rstrip('.')})"

@@ -14,6 +14,19 @@ from sampleapp.brokers.kafka.protocol import Request, TopicMetadata
 R = TypeVar("R")
 
 
+class Connection(Protocol):
+    """A connection to one broker that is not shared."""
+
+    is_expiring: bool
+    """True if its authentication ends soon (KIP-368): the broker drops it at a request after that."""
+
+    def ask(self, request: Request[R], *, timeout_s: float) -> Deferred[R]:
+        """Send a request, at most once, and connect before if necessary; see `ClusterClient.request`."""
+
+    def close(self) -> Deferred[None]:
+        """Close it for ever, as `ClusterClient.close` does. The client does not close it."""
+
+
 class ClusterClient(Protocol):
     """The connections and the metadata of a cluster, for the producer and the consumer."""
 
@@ -25,6 +38,13 @@ class ClusterClient(Protocol):
             dropped, since the responses to later requests could only follow this one.
         :return: fires with the response, or fails with `RequestFailed` and nothing else. Cancelling it
             stops waiting.
+        """
+
+    def new_connection(self, node_id: int) -> Connection | None:
+        """
+        Make one more connection to a broker, for one caller alone. It is not renewed when it expires.
+
+        :return: ``None`` if the broker is not in the cluster.
         """
 
     def when_connected(self, node_id: int) -> Deferred[None]:

@@ -24,6 +24,8 @@ OF_GROUP = 32
 
 _TYPE = Struct(">b")
 _FACTS = Struct(">?b?")
+_OWN = (1, 8)
+"""The sources of values that were set for a topic, and for a group."""
 # The smallest size of an element: its numbers, and the lengths of its strings and arrays.
 _SMALLEST_RESULT = 2 + 2 + _TYPE.size + 2 + 4
 _SMALLEST_CONFIG = 2 + 2 + _FACTS.size + 4
@@ -43,6 +45,8 @@ class DescribedConfig(msgspec.Struct, frozen=True, gc=False):
 
     A name that the broker does not know is missing.
     """
+    own: frozenset[str] = frozenset()
+    """The names of the settings of a topic or a group that are not the broker's."""
 
 
 class DescribeConfigsRequest(Request[list[DescribedConfig]], frozen=True, kw_only=True):
@@ -71,18 +75,20 @@ def _result(reader: Decoder) -> DescribedConfig:
     error = reader.int16()
     reader.nullable_string()  # the error's message
     resource_type, name = reader.int8(), reader.string()
-    values = dict(_setting(reader) for _ in range(reader.count(_SMALLEST_CONFIG)))
-    return DescribedConfig(error, resource_type, name, values)
+    settings = [_setting(reader) for _ in range(reader.count(_SMALLEST_CONFIG))]
+    values = {key: value for key, value, _ in settings}
+    own = frozenset(key for key, _, source in settings if source in _OWN)
+    return DescribedConfig(error, resource_type, name, values, own)
 
 
-def _setting(reader: Decoder) -> tuple[str, str | None]:
+def _setting(reader: Decoder) -> tuple[str, str | None, int]:
     name, value = reader.string(), reader.nullable_string()
-    reader.fields(_FACTS)  # read-only, source, sensitive
+    _, source, _ = reader.fields(_FACTS)
     for _ in range(reader.count(_SMALLEST_SYNONYM)):
         reader.string()
         reader.nullable_string()
         reader.int8()
-    return name, value
+    return name, value, source
 
 
 _TOPIC: Final = "__cluster_metadata"

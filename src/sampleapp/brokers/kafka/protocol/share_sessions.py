@@ -151,6 +151,8 @@ class ShareAcknowledged(msgspec.Struct, frozen=True, gc=False):
     """Of the request as a whole, such as an unknown session; then there are no partitions."""
     errors: Mapping[int, int]
     """The error, or 0, of each partition."""
+    lock_ms: int
+    """The time for which renewed records are locked in this group; 0 if there was an error."""
 
 
 class ShareAcknowledgeRequest(Request[ShareAcknowledged], frozen=True, kw_only=True):
@@ -190,7 +192,7 @@ class ShareAcknowledgeRequest(Request[ShareAcknowledged], frozen=True, kw_only=T
         reader.int32()  # throttle time
         error = reader.int16()
         reader.nullable_string()  # the error's message
-        reader.int32()  # the time for which records are locked
+        lock_ms = reader.int32()
         errors: dict[int, int] = {}
         for _ in range(reader.count(_SMALLEST_TOPIC)):
             reader.uuid()
@@ -204,7 +206,7 @@ class ShareAcknowledgeRequest(Request[ShareAcknowledged], frozen=True, kw_only=T
             reader.tags()
         _skip_nodes(reader)
         reader.tags()
-        return ShareAcknowledged(error, errors)
+        return ShareAcknowledged(error, errors, lock_ms)
 
 
 def _skip_nodes(reader: Decoder) -> None:
