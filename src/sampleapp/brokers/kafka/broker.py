@@ -31,6 +31,7 @@ from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.idempotent_topics import IdempotentTopics
 from sampleapp.brokers.kafka.producer import Producer, ProducerSettings, ReplayDetection
 from sampleapp.brokers.kafka.producer.results import rejection
+from sampleapp.brokers.kafka.work import GroupWork
 from sampleapp.brokers.shared.following import Subscriptions
 from sampleapp.brokers.shared.health import WRITING, HealthTracker
 from sampleapp.brokers.shared.idempotency import IdempotencySettings
@@ -42,18 +43,29 @@ from sampleapp.errors import (
     PublishTimedOut,
     UnknownTopic,
 )
-from sampleapp.interfaces import IBroker, IMeasured, IRecordObserver, IReloadable, ISubscription, Outcome
+from sampleapp.interfaces import (
+    IMeasured,
+    IRecordObserver,
+    IReloadable,
+    ISubscription,
+    IWorkBroker,
+    Outcome,
+)
 from sampleapp.measures import BYTES, RECORDS, SECONDS, Distribution, KafkaMeasures, Waiting
 from sampleapp.model import (
     EARLIEST,
+    Acknowledged,
+    Extended,
     FromOffsets,
     Health,
+    Lease,
     ReadRequest,
     ReadResult,
     Record,
     RecordMetadata,
     Start,
     TopicDescription,
+    Verdicts,
 )
 
 _NOT_STARTED: Final = "The Kafka broker has not started yet."
@@ -73,7 +85,7 @@ _TOPIC_CREATION_S: Final = 0.1
 T = TypeVar("T")
 
 
-@implementer(IBroker, IMeasured, IReloadable)
+@implementer(IWorkBroker, IMeasured, IReloadable)
 class KafkaBroker:
     """
     The topics of a Kafka cluster.
@@ -126,6 +138,9 @@ class KafkaBroker:
         self._consumer = Consumer(new_client=self._new_client, clock=reactor)
         self._reader = TopicReader(
             new_client=self._new_client, clock=reactor, max_batch_bytes=config.max_batch_bytes
+        )
+        self._work = GroupWork(
+            new_client=self._new_client, clock=reactor, now=now, max_batch_bytes=config.max_batch_bytes
         )
         self._stopping = Stopping(clock=reactor, work=self._stop, deadline_passed=self._deadline_passed)
 
@@ -248,6 +263,22 @@ class KafkaBroker:
         self._subscriptions.add(subscription)
         return subscription
 
+    def pull(self, topic: str, group: str, *, most: int, wait_s: float) -> Deferred[Lease | None]:
+        """See `IWorkBroker.pull`."""
+        return self._unless_not_started() or self._work.pull(topic, group, most=most, wait_s=wait_s)
+
+    def acknowledge(self, topic: str, group: str, lease: bytes, verdicts: Verdicts) -> Deferred[Acknowledged]:
+        """See `IWorkBroker.acknowledge`."""
+        return self._unless_not_started() or self._work.acknowledge(topic, group, lease, verdicts)
+
+    def extend(self, topic: str, group: str, lease: bytes) -> Deferred[Extended]:
+        """See `IWorkBroker.extend`."""
+        return self._unless_not_started() or self._work.extend(topic, group, lease)
+
+    def backlog(self, topic: str, group: str) -> Deferred[int | None]:
+        """See `IWorkBroker.backlog`."""
+        return self._unless_not_started() or self._work.backlog(topic, group)
+
     @property
     def reloaded_paths(self) -> Sequence[Path]:
         """See `IReloadable.reloaded_paths`."""
@@ -265,7 +296,8 @@ class KafkaBroker:
     def measures(self) -> KafkaMeasures:
         """See `IMeasured.measures`."""
         if self._producer is not None:
-            return self._producer.measures(requests=self._sent)
+            measures = self._producer.measures(requests=self._sent)
+            return replace(measures, given_up=self._work.given_up)
         return KafkaMeasures(
             waiting=Waiting(records=0, bytes=0, limit_bytes=self._config.buffer_bytes),
             requests=self._sent,
@@ -280,6 +312,11 @@ class KafkaBroker:
     def stop(self, *, deadline_s: float) -> Deferred[None]:
         """See `IBroker.stop`. Of several calls, the earliest deadline applies."""
         return self._stopping.request(deadline_s=deadline_s)
+
+    def _unless_not_started(self) -> Deferred[Any] | None:
+        if self._client is None and not self._stopping.is_requested:
+            return fail(BrokerUnavailable("The service has not started."))
+        return None
 
     def _publish_identified(
         self,
@@ -382,6 +419,7 @@ class KafkaBroker:
         subscriptions = Deferred.fromCoroutine(self._subscriptions.stop())
         descriptions = self._descriptions.stop()
         reader = self._reader.stop()
+        work = Deferred.fromCoroutine(self._work.stop())
         clock_check = self._clock_check.stop()
         self._cluster_health.stop()
         try:
@@ -391,6 +429,7 @@ class KafkaBroker:
             await subscriptions
             await descriptions
             await reader
+            await work
             await clock_check
         finally:
             await self._replays.stop()

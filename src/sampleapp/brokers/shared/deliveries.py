@@ -24,6 +24,23 @@ LEASE_LOST: Final = (
 """The message of a `sampleapp.errors.LeaseLost`."""
 
 
+def verdicts_by_id(
+    verdicts: Verdicts, given: Mapping[tuple[int, int], object]
+) -> tuple[Collection[tuple[int, int]], Collection[tuple[int, int]], Collection[tuple[int, int]]]:
+    """
+    Return the messages of a lease that are accepted, released and rejected.
+
+    :param given: all its messages.
+    :raise UnknownIds: a verdict is not for one of them.
+    """
+    each_ids = (verdicts.accept, verdicts.reject, verdicts.release)
+    named = {each for ids in each_ids if ids != ALL for each in ids}
+    if named - given.keys():
+        raise UnknownIds(named - given.keys())
+    accepted, rejected, _ = (given.keys() - named if ids == ALL else ids for ids in each_ids)
+    return accepted, given.keys() - accepted - rejected, rejected
+
+
 class WorkSettings(Struct, frozen=True, kw_only=True):
     """The operator's settings for groups of workers, of brokers that keep the leases themselves."""
 
@@ -99,12 +116,7 @@ class Deliveries:
         :raise UnknownIds: a verdict is not for one of its messages.
         """
         given = {(0, offset): attempts for offset, attempts in self._given(token).items()}
-        each_ids = (verdicts.accept, verdicts.reject, verdicts.release)
-        named = {each for ids in each_ids if ids != ALL for each in ids}
-        if named - given.keys():
-            raise UnknownIds(named - given.keys())
-        accepted, rejected, _ = (given.keys() - named if ids == ALL else ids for ids in each_ids)
-        released = given.keys() - accepted - rejected
+        accepted, released, rejected = verdicts_by_id(verdicts, given)
         spent = [each for each in released if given[each] >= self._most_attempts]
         self._rows.remove([offset for _, offset in (*accepted, *rejected, *spent)])
         self._rows.replace(token, token, 0)

@@ -1,0 +1,196 @@
+"""Wires the parts that share messages among workers, with a client of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from math import inf
+from typing import Any, Final, TypeVar
+
+from twisted.internet.defer import CancelledError, Deferred, fail
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from sampleapp.brokers.kafka.batches import DEFAULT_MAX_BATCH_BYTES
+from sampleapp.brokers.kafka.cluster_client import ClusterClient
+from sampleapp.brokers.kafka.consumer.discovery import Topics
+from sampleapp.brokers.kafka.consumer.leaders import Leaders
+from sampleapp.brokers.kafka.work.connections import ConnectionPool
+from sampleapp.brokers.kafka.work.failures import NOT_SUPPORTED
+from sampleapp.brokers.kafka.work.groups import Groups
+from sampleapp.brokers.kafka.work.lease_tokens import LeaseToken
+from sampleapp.brokers.kafka.work.pulls import Pulls
+from sampleapp.brokers.kafka.work.sessions import Sessions
+from sampleapp.brokers.shared.deliveries import LEASE_LOST
+from sampleapp.brokers.shared.work import NOT_KNOWN
+from sampleapp.errors import (
+    BrokerIncompatible,
+    BrokerStopped,
+    LeaseLost,
+    OutcomeUnknown,
+    PublishError,
+    UnknownTopic,
+    WorkError,
+    WorkNotSupported,
+)
+from sampleapp.model import Acknowledged, Extended, Lease, Verdicts
+
+T = TypeVar("T")
+
+MOST_SESSIONS: Final = 256
+"""The most connections with a share session, by default: more than the leases of an instance."""
+
+
+class _Parts:
+    """All parts, which are made for the first call."""
+
+    def __init__(
+        self,
+        client: ClusterClient,
+        *,
+        clock: IReactorTime,
+        now: Callable[[], float],
+        most_sessions: int,
+        max_batch_bytes: int,
+    ) -> None:
+        self.client = client
+        self.topics = Topics(client=client, clock=clock)
+        self.groups = Groups(client=client, leaders=Leaders(client=client, clock=clock), clock=clock)
+        self.sessions = Sessions(
+            client=client,
+            pool=ConnectionPool(client=client, most=most_sessions, clock=clock),
+            clock=clock,
+            now=now,
+            max_batch_bytes=max_batch_bytes,
+        )
+        self.pulls = Pulls(topics=self.topics, groups=self.groups, sessions=self.sessions, clock=clock)
+
+
+class GroupWork:
+    """
+    Implements the methods of `sampleapp.interfaces.IWorkBroker` on share groups.
+
+    Nothing is kept that another instance would need. The first call opens the first connection.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        *,
+        new_client: Callable[[], ClusterClient],
+        clock: IReactorTime,
+        now: Callable[[], float],
+        most_sessions: int = MOST_SESSIONS,
+        max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES,
+    ) -> None:
+        """
+        :param new_client: makes the client, for connections that nothing else uses.
+        :param now: returns the time of day, in seconds since the epoch.
+        :param most_sessions: the most connections with a share session.
+        :param max_batch_bytes: maximum size of a batch after decompression; a larger one is not given.
+        """
+        self._new_parts: Callable[[], _Parts] = lambda: _Parts(
+            new_client(), clock=clock, now=now, most_sessions=most_sessions, max_batch_bytes=max_batch_bytes
+        )
+        self._made: _Parts | None = None
+        self._is_stopped = False
+        self.given_up = 0
+        """The messages that were released after their last attempt, since the start."""
+
+    def pull(self, topic: str, group: str, *, most: int, wait_s: float) -> Deferred[Lease | None]:
+        """See `sampleapp.interfaces.IWorkBroker.pull`."""
+        if self._is_stopped:
+            return _fail_stopped()
+        return self._parts.pulls.pull(topic, group, most=most, wait_s=wait_s).addErrback(self._translate)
+
+    def acknowledge(self, topic: str, group: str, lease: bytes, verdicts: Verdicts) -> Deferred[Acknowledged]:
+        """See `sampleapp.interfaces.IWorkBroker.acknowledge`."""
+        return self._begin(lambda: self._acknowledge(topic, group, lease, verdicts))
+
+    def extend(self, topic: str, group: str, lease: bytes) -> Deferred[Extended]:
+        """See `sampleapp.interfaces.IWorkBroker.extend`."""
+        return self._begin(lambda: self._extend(topic, group, lease))
+
+    def backlog(self, topic: str, group: str) -> Deferred[int | None]:
+        """See `sampleapp.interfaces.IWorkBroker.backlog`."""
+        return self._begin(lambda: self._backlog(topic, group))
+
+    async def stop(self) -> None:
+        """End the pulls that wait, release the messages of all leases, and close the connections."""
+        self._is_stopped = True
+        if self._made is not None:
+            self._made.pulls.stop()
+            await self._made.sessions.stop()
+            await self._made.client.close()
+            await self._made.pulls.wait_until_idle()
+
+    @property
+    def _parts(self) -> _Parts:
+        if self._made is None:
+            self._made = self._new_parts()
+        return self._made
+
+    def _begin(self, work: Callable[[], Coroutine[Deferred[Any], Any, T]]) -> Deferred[T]:
+        if self._is_stopped:
+            return _fail_stopped()
+        # Without a canceller, it ignores the result after it is cancelled.
+        result: Deferred[T] = Deferred()
+        working = Deferred.fromCoroutine(work())
+        working.addErrback(self._translate)
+        working.chainDeferred(result)
+        return result
+
+    def _translate(self, failure: Failure) -> Failure:
+        if failure.check(BrokerIncompatible):
+            return Failure(WorkNotSupported(NOT_SUPPORTED))
+        if self._is_stopped and failure.check(PublishError):
+            return Failure(BrokerStopped("The service is stopping."))
+        if not failure.check(PublishError, WorkError, CancelledError):
+            self._log.failure("A bug in the service: a call about a lease failed", failure=failure)
+            return Failure(OutcomeUnknown(NOT_KNOWN))
+        return failure
+
+    async def _acknowledge(self, topic: str, group: str, lease: bytes, verdicts: Verdicts) -> Acknowledged:
+        token = await self._token(topic, lease)
+        done = await self._parts.sessions.acknowledge(group, token, verdicts)
+        self.given_up += done.given_up
+        if done.given_up:
+            self._log.warn(
+                "{count} messages of topic {topic} are given up: no attempt of group {group} was accepted. "
+                "They stay in the topic.",
+                count=done.given_up,
+                topic=topic,
+                group=group,
+            )
+        return done
+
+    async def _extend(self, topic: str, group: str, lease: bytes) -> Extended:
+        token = await self._token(topic, lease)
+        return await self._parts.sessions.extend(group, topic, token)
+
+    async def _backlog(self, topic: str, group: str) -> int | None:
+        parts = self._parts
+        view = await parts.topics.get(topic, max_age_s=5.0)
+        return await parts.groups.backlog(topic, group, view)
+
+    async def _token(self, topic: str, lease: bytes) -> LeaseToken:
+        """
+        Decode a lease, if it is one of this topic.
+
+        :raise LeaseLost: it is not.
+        """
+        token = LeaseToken.read(lease)
+        try:
+            # The topic may have been made again since it was asked for.
+            for max_age_s in (inf, 0.0):
+                view = await self._parts.topics.get(topic, max_age_s=max_age_s)
+                if view.topic_id == token.topic_id:
+                    return token
+        except UnknownTopic as error:
+            raise LeaseLost(LEASE_LOST) from error
+        raise LeaseLost(LEASE_LOST)
+
+
+def _fail_stopped() -> Deferred[Any]:
+    return fail(BrokerStopped("The service is stopping."))

@@ -1,0 +1,293 @@
+"""Share groups: their settings, their first members, and their backlogs."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from msgspec import Struct
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import deferLater
+from twisted.logger import Logger
+
+from sampleapp.brokers.kafka.cluster_client import ClusterClient, RequestFailed, ask_one_of
+from sampleapp.brokers.kafka.consumer.discovery import TopicView
+from sampleapp.brokers.kafka.consumer.leaders import Leaders
+from sampleapp.brokers.kafka.consumer.offsets import Extent, extent_requests, extents_in
+from sampleapp.brokers.kafka.error_code import ErrorCode
+from sampleapp.brokers.kafka.protocol import (
+    JOIN_GROUP,
+    LEAVE_GROUP,
+    OF_BROKER,
+    OF_GROUP,
+    DescribeConfigsRequest,
+    DescribedConfig,
+    DescribeShareGroupOffsetsRequest,
+    FindCoordinatorRequest,
+    Request,
+    SetGroupConfigsRequest,
+    ShareGroupHeartbeat,
+    ShareGroupHeartbeatRequest,
+)
+from sampleapp.brokers.kafka.work.failures import rejected, unanswered
+from sampleapp.concurrency.failures import LogLimit
+from sampleapp.concurrency.waiting import Waiters
+from sampleapp.errors import BrokerUnavailable
+
+R = TypeVar("R")
+
+_TIMEOUT_S: Final = 5.0
+_RETRY_S: Final = 0.1
+_DEADLINE_S: Final = 10.0
+"""Seconds for a new group. The first one of a cluster takes three: its state gets a topic of its own."""
+_REST_S: Final = 0.5
+"""Seconds to wait for further partitions after the first ones: other members may have them."""
+_SETTINGS_AGE_S: Final = 60.0
+_MOST_GROUPS: Final = 1000
+
+_OFFSET_RESET: Final = "share.auto.offset.reset"
+_OF_NEW_GROUP: Final = {_OFFSET_RESET: "earliest", "share.isolation.level": "read_committed"}
+_ATTEMPTS: Final = "share.delivery.count.limit"
+_ATTEMPTS_OF_BROKER: Final = "group.share.delivery.count.limit"
+_STARTING: Final = (
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+)
+
+
+class GroupSettings(Struct, frozen=True):
+    """The settings of a group, as far as this service may read them."""
+
+    most_attempts: int | None
+    """The attempts after which a message is given up."""
+    own: frozenset[str]
+    """The names of those that are not the brokers'."""
+    error: int
+    """Kafka's error code, if they cannot be read."""
+    read_at_s: float
+
+
+class Groups:
+    """
+    The share groups of a cluster.
+
+    A session needs no member of the group, but the coordinator makes the state of a partition only for
+    members. So a member joins, waits until it has partitions, and leaves: one that stayed would keep its
+    partitions from Java's consumers.
+    """
+
+    _log = Logger()
+
+    def __init__(self, *, client: ClusterClient, leaders: Leaders, clock: IReactorTime) -> None:
+        """:param leaders: for the ends of partitions."""
+        self._client = client
+        self._leaders = leaders
+        self._clock = clock
+        self._settings: dict[str, GroupSettings] = {}
+        self._used: dict[tuple[str, str], None] = {}
+        self._preparing: dict[tuple[str, str], Waiters[None]] = {}
+        self._limit = LogLimit(clock)
+
+    def mark_used(self, topic: str, group: str) -> None:
+        """Note that a fetch in this group had no error: it exists."""
+        self._used[topic, group] = None
+        if len(self._used) > _MOST_GROUPS:
+            del self._used[next(iter(self._used))]
+
+    async def most_attempts(self, group: str) -> int | None:
+        """Return the attempts after which a group gives a message up; ``None`` if not known."""
+        return (await self._read_settings(group)).most_attempts
+
+    async def prepare(self, topic: str, group: str, view: TopicView) -> None:
+        """
+        Make the state of a group for all partitions of a topic; it begins at the first record.
+
+        :raise BrokerUnavailable: or another error of `sampleapp.interfaces.IWorkBroker`.
+        """
+        waiters = self._preparing.get((topic, group))
+        if waiters is not None:
+            # Its errors are for the first caller. The others try again, and find the state or not.
+            await waiters.wait()
+            return
+        waiters = self._preparing[topic, group] = Waiters()
+        try:
+            await self._configure(group)
+            await self._join_and_leave(topic, group, view)
+        finally:
+            del self._preparing[topic, group]
+            waiters.succeed(None)
+
+    async def backlog(self, topic: str, group: str, view: TopicView) -> int | None:
+        """
+        Count the messages that are not done.
+
+        :return: ``None`` if the group has never read the topic, as far as Kafka tells.
+        :raise BrokerUnavailable: or another error of `sampleapp.interfaces.IWorkBroker`.
+        """
+        request = DescribeShareGroupOffsetsRequest(
+            group=group, topic=topic, partitions=tuple(sorted(view.leaders))
+        )
+        described = await self._ask_coordinator(group, request, lambda answer: answer.error)
+        if described.error:
+            raise rejected(described.error)
+        found = {number: state for number, state in described.partitions.items() if not state.error}
+        known = {number: state.lag for number, state in found.items() if state.lag >= 0}
+        # Before the first acknowledgement Kafka tells neither the lag nor, always, the start.
+        is_used = bool(known) or any(state.start_offset >= 0 for state in found.values())
+        if not is_used and (topic, group) not in self._used and not await self._is_set_up(group):
+            return None
+        rest = [number for number in view.leaders if number not in known]
+        return sum(known.values()) + (await self._records(topic, rest, view) if rest else 0)
+
+    async def _records(self, topic: str, partitions: list[int], view: TopicView) -> int:
+        """Count the offsets of partitions from their first record on."""
+        by_leader: dict[int, list[int]] = {}
+        for number in partitions:
+            leader = view.leaders[number]
+            if leader is not None:
+                by_leader.setdefault(leader, []).append(number)
+        responses = await self._leaders.ask(
+            {
+                node_id: extent_requests(
+                    [(topic, each) for each in led], times={}, leader_epochs=view.leader_epochs
+                )
+                for node_id, led in by_leader.items()
+            }
+        )
+        extents: dict[tuple[str, int], Extent] = {}
+        for response in responses.values():
+            if isinstance(response, RequestFailed):
+                raise unanswered(response)
+            extents |= extents_in(response, times=())
+        counted = [extent.readable_end - extent.earliest for extent in extents.values() if not extent.error]
+        if len(counted) < len(partitions):
+            raise BrokerUnavailable("The ends of some partitions are not known now.")
+        return sum(counted)
+
+    async def _is_set_up(self, group: str) -> bool:
+        """Return whether it is set where the group begins: this service does it at the first pull."""
+        return _OFFSET_RESET in (await self._read_settings(group)).own
+
+    async def _read_settings(self, group: str) -> GroupSettings:
+        known = self._settings.get(group)
+        if known is not None and self._clock.seconds() - known.read_at_s < _SETTINGS_AGE_S:
+            return known
+        return await self._load_settings(group)
+
+    async def _load_settings(self, group: str) -> GroupSettings:
+        names = [*_OF_NEW_GROUP, _ATTEMPTS]
+        described = await self._ask_any(
+            lambda node_id: DescribeConfigsRequest(
+                resources=[(OF_GROUP, group, names), (OF_BROKER, str(node_id), [_ATTEMPTS_OF_BROKER])]
+            )
+        )
+        by_type = {each.resource_type: each for each in described}
+        of_group, of_broker = by_type.get(OF_GROUP, _NOTHING), by_type.get(OF_BROKER, _NOTHING)
+        attempts = of_group.values.get(_ATTEMPTS) or of_broker.values.get(_ATTEMPTS_OF_BROKER)
+        settings = self._settings[group] = GroupSettings(
+            most_attempts=int(attempts) if attempts and attempts.isdecimal() else None,
+            own=of_group.own,
+            error=of_group.error,
+            read_at_s=self._clock.seconds(),
+        )
+        if len(self._settings) > _MOST_GROUPS:
+            del self._settings[next(iter(self._settings))]
+        return settings
+
+    async def _configure(self, group: str) -> None:
+        """Let a new group begin at the first record, and read only committed ones."""
+        settings = await self._load_settings(group)
+        if settings.own & _OF_NEW_GROUP.keys():
+            return
+        request = SetGroupConfigsRequest(group=group, values=_OF_NEW_GROUP)
+        error = settings.error or await self._ask_any(lambda _: request)
+        self._settings.pop(group, None)
+        if not error:
+            return
+        sentence = (
+            f"The settings of the share group {group} cannot be read or set: Kafka answers "
+            f"{ErrorCode.name_of(error)}. With Kafka's defaults, a new group begins at the topic's end, and "
+            "gets records of aborted transactions. The service needs the rights DescribeConfigs and "
+            "AlterConfigs on the group; or set share.auto.offset.reset and share.isolation.level yourself."
+        )
+        if self._limit.is_news(group, sentence):
+            self._log.warn("{sentence}", sentence=sentence)
+
+    async def _join_and_leave(self, topic: str, group: str, view: TopicView) -> None:
+        member_id, epoch = uuid.uuid4().hex, JOIN_GROUP
+        assigned: frozenset[int] = frozenset()
+        deadline_s = self._clock.seconds() + _DEADLINE_S
+        while assigned != view.leaders.keys() and self._clock.seconds() < deadline_s:
+            answer = await self._beat(group, member_id, epoch, topic if epoch == JOIN_GROUP else None)
+            epoch = answer.member_epoch
+            if answer.assignment is not None:
+                if answer.assignment.get(view.topic_id) and not assigned:
+                    deadline_s = min(deadline_s, self._clock.seconds() + _REST_S)
+                assigned = frozenset(answer.assignment.get(view.topic_id, ()))
+            await deferLater(self._clock, _RETRY_S)
+        await self._beat(group, member_id, LEAVE_GROUP, None)
+
+    async def _beat(self, group: str, member_id: str, epoch: int, topic: str | None) -> ShareGroupHeartbeat:
+        request = ShareGroupHeartbeatRequest(
+            group=group, member_id=member_id, member_epoch=epoch, topic=topic
+        )
+        answer = await self._ask_coordinator(group, request, lambda answer: answer.error)
+        if answer.error:
+            raise rejected(answer.error)
+        return answer
+
+    async def _ask_coordinator(self, group: str, request: Request[R], error_of: Callable[[R], int]) -> R:
+        """
+        Ask the coordinator of a group, again while it starts.
+
+        :param error_of: returns the error code of the response.
+        """
+        deadline_s = self._clock.seconds() + _DEADLINE_S
+        while True:
+            node_id = await self._coordinator(group)
+            try:
+                answer = await self._client.request(node_id, request, timeout_s=_TIMEOUT_S)
+            except RequestFailed as error:
+                raise unanswered(error) from error
+            if error_of(answer) not in _STARTING or self._clock.seconds() >= deadline_s:
+                return answer
+            await deferLater(self._clock, _RETRY_S)
+
+    async def _coordinator(self, group: str) -> int:
+        """Return the node id of a group's coordinator. This makes the topic of coordinators."""
+        request = FindCoordinatorRequest(group=group)
+        deadline_s = self._clock.seconds() + _DEADLINE_S
+        while True:
+            found = await self._ask_any(lambda _: request)
+            if not found.error:
+                return int(found.node_id)
+            if found.error not in _STARTING or self._clock.seconds() >= deadline_s:
+                raise rejected(found.error)
+            await deferLater(self._clock, _RETRY_S)
+
+    async def _ask_any(self, make_request: Callable[[int], Request[R]]) -> R:
+        """:param make_request: returns the request for the broker with this node id."""
+        if not self._client.node_ids():
+            await self._load_brokers()
+        try:
+            answer: R = await ask_one_of(
+                self._client.node_ids(),
+                ask=lambda node_id: self._client.request(
+                    node_id, make_request(node_id), timeout_s=_TIMEOUT_S
+                ),
+                clock=self._clock,
+            )
+        except RequestFailed as error:
+            raise unanswered(error) from error
+        return answer
+
+    async def _load_brokers(self) -> None:
+        try:
+            await self._client.load_metadata(())
+        except RequestFailed as error:
+            raise unanswered(error) from error
+
+
+_NOTHING: Final = DescribedConfig(0, OF_GROUP, "", {})

@@ -1,0 +1,301 @@
+"""Leases of messages in Kafka, of one instance and of several."""
+
+from __future__ import annotations
+
+import pytest
+
+from sampleapp.brokers.kafka.error_code import ErrorCode
+from sampleapp.brokers.kafka.protocol import ShareAcknowledgeRequest, ShareFetchRequest
+from sampleapp.errors import (
+    BrokerStopped,
+    BrokerUnavailable,
+    LeaseLost,
+    OutcomeUnknown,
+    TopicNotAuthorized,
+    UnknownIds,
+    UnknownTopic,
+    WorkNotSupported,
+)
+from sampleapp.model import ALL, Acknowledged
+from tests.brokers.kafka.work.setup import GROUP, NOW_S, Instance, attempts, new_cluster, offsets
+from tests.support.kafka_simulator import Fate, values
+
+
+@pytest.fixture
+def cluster():
+    cluster = new_cluster()
+    cluster.logs[0].append(*values(6))
+    return cluster
+
+
+@pytest.fixture
+def one(cluster):
+    return Instance(cluster)
+
+
+@pytest.fixture
+def two(cluster):
+    return Instance(cluster)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(cluster):
+    yield
+    cluster.run(40)
+    assert cluster.share_groups.sessions == {}
+
+
+def counts(found):
+    return found.accepted, found.released, found.rejected, found.given_up
+
+
+def test_a_new_group_begins_at_the_first_message_and_has_no_member_afterwards(cluster, one):
+    lease = one.pull(2)
+    assert (offsets(lease), attempts(lease)) == ([0, 1], [1, 1])
+    assert [each.record.value for each in lease.messages] == values(2)
+    assert lease.ends_ms == pytest.approx(1000 * (NOW_S + cluster.clock.seconds() + 29), abs=100)
+    assert cluster.share_groups.members == set()
+
+
+def test_a_group_with_settings_of_its_own_keeps_them(cluster, one):
+    cluster.configs[32, GROUP] = {"share.auto.offset.reset": "latest"}
+    assert one.pull(2) is None
+    assert cluster.configs[32, GROUP] == {"share.auto.offset.reset": "latest"}
+
+
+def test_messages_are_accepted_released_and_rejected(cluster, one):
+    lease = one.pull(4)
+    found = one.acknowledge(lease.token, accept=frozenset({(0, 0)}), reject=frozenset({(0, 2)}))
+    assert found == Acknowledged(accepted=1, released=2, rejected=1)
+    again = one.pull(6)
+    assert dict(zip(offsets(again), attempts(again), strict=True)) == {1: 2, 3: 2, 4: 1, 5: 1}
+    one.acknowledge(again.token)
+    assert one.pull(1) is None
+    assert one.backlog() == 0
+
+
+def test_a_connection_is_used_again_after_its_session_has_ended(cluster, one):
+    for _ in range(3):
+        one.acknowledge(one.pull().token)
+        cluster.run(1)
+    assert len(one.client.connections) == 1
+
+
+def test_another_instance_acknowledges_a_lease_and_the_connection_is_free_later(cluster, one, two):
+    lease = one.pull(2)
+    assert two.acknowledge(lease.token) == Acknowledged(accepted=2, released=0, rejected=0)
+    assert isinstance(one.acknowledge(lease.token), LeaseLost)
+    assert isinstance(two.acknowledge(lease.token), LeaseLost)
+    cluster.run(40)
+    assert offsets(one.pull()) == [2]
+    assert len(one.client.connections) == 1
+
+
+def test_other_ids_change_nothing(cluster, one):
+    lease = one.pull(2)
+    error = one.acknowledge(lease.token, accept=frozenset({(0, 0), (0, 5), (7, 1)}))
+    assert isinstance(error, UnknownIds)
+    assert error.ids == {(0, 5), (7, 1)}
+    assert one.acknowledge(lease.token).accepted == 2
+
+
+@pytest.mark.parametrize("token", [b"", b"\1", b"x", bytes(4096), b"\1" + bytes(100)])
+def test_other_bytes_are_a_lost_lease(one, token):
+    assert isinstance(one.acknowledge(token), LeaseLost)
+    assert isinstance(one.extend(token), LeaseLost)
+
+
+def test_a_lease_is_that_of_its_topic_and_group(cluster, one):
+    cluster.add_partitions(1, topic="other")
+    lease = one.pull()
+    assert isinstance(one.acknowledge(lease.token, group="others"), LeaseLost)
+    assert isinstance(one.acknowledge(lease.token, topic="other"), LeaseLost)
+    assert isinstance(one.acknowledge(lease.token, topic="absent"), LeaseLost)
+    assert one.acknowledge(lease.token).accepted == 1
+
+
+def test_a_lease_ends_before_kafkas_lock_and_is_not_asked_about_any_more(cluster, one, two):
+    lease = one.pull(2)
+    cluster.run(29.1)
+    asked = len(cluster.asked)
+    assert isinstance(one.acknowledge(lease.token), LeaseLost)
+    assert isinstance(two.extend(lease.token), LeaseLost)
+    assert not any(isinstance(each, ShareAcknowledgeRequest) for _, each in cluster.asked[asked:])
+    cluster.run(1)
+    assert attempts(two.pull(2)) == [2, 2]
+
+
+def test_an_instance_whose_clock_is_a_second_behind_accepts_nothing_that_another_may_have(cluster, one):
+    behind = Instance(cluster, ahead_s=-1.0)
+    lease = one.pull(2)
+    cluster.run(29.9)
+    # By its clock the lease goes on, and so does Kafka's lock.
+    assert behind.acknowledge(lease.token).accepted == 2
+    late = one.pull(2)
+    cluster.run(30)
+    assert isinstance(behind.acknowledge(late.token), LeaseLost)
+
+
+@pytest.mark.parametrize("extender", ["one", "two"])
+def test_an_extended_lease_replaces_the_one_before(cluster, one, two, extender):
+    by = {"one": one, "two": two}
+    tokens = [one.pull(3).token]
+    for _ in range(4):
+        cluster.run(20)
+        tokens.append(by[extender].extend(tokens[-1]).token)
+        by |= {"one": two, "two": one} if extender == "two" else {}
+        for each in (one, two):
+            assert isinstance(each.extend(tokens[-2]), LeaseLost)
+            assert isinstance(each.acknowledge(tokens[-2]), LeaseLost)
+    cluster.run(25)
+    assert cluster.share_groups.held(GROUP) == [0, 1, 2]
+    assert two.acknowledge(tokens[-1], release=ALL).released == 3
+    assert attempts(one.pull(3)) == [2, 2, 2]
+
+
+def test_a_lease_that_another_instance_has_extended_outlives_the_first(cluster, one, two):
+    lease = one.pull(3)
+    extended = two.extend(lease.token)
+    one.die()
+    cluster.run(1)
+    assert cluster.share_groups.held(GROUP) == [0, 1, 2]
+    two.die()
+    assert cluster.share_groups.held(GROUP) == []
+    assert isinstance(one.acknowledge(extended.token), LeaseLost)
+
+
+def test_the_messages_of_an_instance_that_dies_are_free_at_once(cluster, one, two):
+    lease = one.pull(3)
+    one.die()
+    assert attempts(two.pull(3)) == [2, 2, 2]
+    assert isinstance(two.acknowledge(lease.token), LeaseLost)
+
+
+def test_an_acknowledgement_that_was_not_answered_may_be_done(cluster, one):
+    lease = one.pull(3)
+    cluster.fates[ShareAcknowledgeRequest] = iter([Fate.ANSWER_LOST, *[Fate.ANSWERED] * 9]).__next__
+    error = one.acknowledge(lease.token)
+    cluster.fates.clear()
+    assert isinstance(error, OutcomeUnknown)
+    assert isinstance(one.acknowledge(lease.token), LeaseLost)
+    assert offsets(one.pull(6)) == [3, 4, 5]
+
+
+def test_another_leader_does_not_know_a_lease(cluster):
+    cluster.brokers = (1, 2)
+    one = Instance(cluster)
+    lease = one.pull(3)
+    cluster.share_groups.elect(2)
+    error = one.acknowledge(lease.token)
+    assert isinstance(error, LeaseLost)
+    assert error.done == frozenset()
+    assert attempts(one.pull(3)) == [1, 1, 1]
+
+
+def test_of_two_partitions_one_may_have_another_leader(cluster):
+    cluster.add_partitions(1)
+    cluster.logs[1].leader = 1
+    cluster.logs[1].append(*values(2))
+    one = Instance(cluster)
+    lease = one.pull(8)
+    assert len(lease.messages) == 8
+    cluster.logs[1].leader = 2
+    error = one.acknowledge(lease.token)
+    assert isinstance(error, LeaseLost)
+    assert error.done == {(0, offset) for offset in range(6)}
+
+
+def test_markers_and_compacted_offsets_are_gaps(cluster, one):
+    log = cluster.logs[0]
+    log.append_marker(commit=True)
+    log.append_aborted(*values(2))
+    log.lose_the_last_of(b"kept", lost=2)
+    lease = one.pull(20)
+    assert offsets(lease) == [0, 1, 2, 3, 4, 5, 10]
+    one.acknowledge(lease.token)
+    assert one.backlog() == 0
+
+
+def test_a_group_with_only_gaps_has_nothing(cluster, one):
+    one.acknowledge(one.pull(6).token)
+    for _ in range(30):
+        cluster.logs[0].append_marker(commit=True)
+    assert one.pull(2) is None
+    assert one.backlog() == 0
+
+
+def test_the_backlog_is_the_whole_topic_before_the_first_acknowledgement(cluster, one, two):
+    assert one.backlog() is None
+    lease = one.pull(2)
+    assert one.backlog() == 6
+    assert two.backlog() == 6
+    one.acknowledge(lease.token)
+    assert two.backlog() == 4
+    assert two.backlog(group="another") is None
+
+
+def test_messages_are_given_up_after_their_attempts(cluster, one):
+    cluster.configs[4, "1"] = {"group.share.delivery.count.limit": "5"}
+    for attempt in range(1, 6):
+        lease = one.pull(2)
+        assert attempts(lease) == [attempt] * 2
+        assert counts(one.acknowledge(lease.token, release=ALL)) == (0, 2, 0, 2 if attempt == 5 else 0)
+    assert one.work.given_up == 2
+    assert offsets(one.pull(6)) == [2, 3, 4, 5]
+
+
+def test_there_is_a_limit_of_sessions(cluster, one):
+    cluster.share_groups.most_sessions = 2
+    leases = [one.pull() for _ in range(2)]
+    error = one.pull()
+    assert isinstance(error, BrokerUnavailable)
+    assert "group.share.max.share.sessions" in str(error)
+    one.acknowledge(leases[0].token)
+    cluster.run(1)
+    assert offsets(one.pull()) == [2]
+
+
+def test_connections_of_leases_that_other_instances_have_ended_are_used_when_there_are_no_others(
+    cluster, two
+):
+    one = Instance(cluster, most_sessions=2)
+    leases = [one.pull() for _ in range(2)]
+    assert isinstance(one.pull(), BrokerUnavailable)
+    two.acknowledge(leases[0].token)
+    assert offsets(one.pull()) == [2]
+    assert len(one.client.connections) == 2
+
+
+def test_a_cluster_without_share_groups_is_named(cluster, one):
+    cluster.share_groups.is_supported = False
+    assert isinstance(one.pull(), WorkNotSupported)
+    assert isinstance(one.backlog(), WorkNotSupported)
+    assert isinstance(one.pull(), WorkNotSupported)
+
+
+def test_a_service_without_rights_says_so(cluster, one):
+    one.pull()
+    cluster.share_groups.errors[ShareFetchRequest] = [ErrorCode.GROUP_AUTHORIZATION_FAILED]
+    assert isinstance(one.pull(), TopicNotAuthorized)
+
+
+def test_a_topic_that_does_not_exist_is_unknown(one):
+    assert isinstance(one.pull(topic="absent"), UnknownTopic)
+    assert isinstance(one.backlog(topic="absent"), UnknownTopic)
+
+
+def test_a_stop_releases_all_leases(cluster, one, two):
+    lease = one.pull(2)
+    two.pull(1)
+    two.acknowledge(two.pull(6, group="idle").token, group="idle")
+    waiting = [one.begin_pull(10, wait_s=60, group="idle") for _ in range(2)]
+    cluster.run(5)
+    late = one.begin_pull(10, wait_s=60, group="idle")
+    one.stop()
+    assert [one.result(each) for each in (*waiting, late)] == [None] * 3
+    assert all(isinstance(each, BrokerStopped) for each in (one.pull(), one.acknowledge(lease.token)))
+    assert isinstance(one.backlog(), BrokerStopped)
+    assert cluster.share_groups.held(GROUP) == [2]
+    two.stop()
+    assert cluster.share_groups.sessions == {}
+    assert cluster.clock.getDelayedCalls() == []

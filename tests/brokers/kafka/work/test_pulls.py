@@ -1,0 +1,199 @@
+"""Pulls that wait for messages in Kafka."""
+
+from __future__ import annotations
+
+import pytest
+from twisted.internet.defer import CancelledError
+
+from sampleapp.brokers.kafka.error_code import ErrorCode
+from sampleapp.brokers.kafka.protocol import ShareFetchRequest
+from sampleapp.errors import BrokerUnavailable, UnknownTopic
+from sampleapp.model import ALL
+from tests.brokers.kafka.work.setup import GROUP, Instance, attempts, new_cluster, offsets
+from tests.support.kafka_simulator import Fate, values
+
+
+@pytest.fixture
+def cluster():
+    cluster = new_cluster()
+    cluster.logs[0].append(*values(1))
+    return cluster
+
+
+@pytest.fixture
+def one(cluster):
+    """An instance whose group has nothing to do."""
+    instance = Instance(cluster)
+    instance.acknowledge(instance.pull().token)
+    return instance
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(cluster):
+    yield
+    cluster.run(100)
+    assert cluster.share_groups.sessions == {}
+
+
+def fetches(cluster):
+    return [each for _, each in cluster.asked if isinstance(each, ShareFetchRequest)]
+
+
+def test_a_pull_waits_for_a_message(cluster, one):
+    waiting = one.begin_pull(5, wait_s=20)
+    cluster.run(10)
+    assert not waiting.called
+    cluster.logs[0].append(*values(3))
+    assert offsets(one.result(waiting, within_s=0.1)) == [1, 2, 3]
+
+
+def test_a_pull_ends_after_its_time(cluster, one):
+    waiting = [one.begin_pull(wait_s=each) for each in (0.5, 3)]
+    cluster.run(0.51)
+    assert [each.called for each in waiting] == [True, False]
+    cluster.run(2.5)
+    assert [one.result(each) for each in waiting] == [None, None]
+
+
+def test_pulls_that_wait_have_one_fetch_for_all_of_them(cluster, one):
+    waiting = [one.begin_pull(wait_s=20) for _ in range(30)]
+    cluster.run(5)
+    assert len(cluster.share_groups.sessions) == 1
+    before = len(fetches(cluster))
+    cluster.run(5)
+    assert len(fetches(cluster)) - before <= 6
+    cluster.logs[0].append(*values(30))
+    cluster.run(1)
+    leases = [one.result(each) for each in waiting]
+    assert sorted(offset for lease in leases for offset in offsets(lease)) == [*range(1, 31)]
+    assert offsets(leases[0]) == [1]
+
+
+def test_a_pull_that_is_cancelled_takes_no_message_from_others(cluster, one):
+    cancelled, waiting = (one.begin_pull(wait_s=20) for _ in range(2))
+    cluster.run(3)
+    cancelled.cancel()
+    assert isinstance(one.result(cancelled), CancelledError)
+    cluster.logs[0].append(b"next")
+    lease = one.result(waiting)
+    assert (offsets(lease), attempts(lease)) == ([1], [1])
+
+
+def test_the_messages_of_a_pull_that_is_cancelled_at_once_are_free(cluster, one):
+    cluster.logs[0].append(*values(3))
+    cancelled = one.begin_pull(3)
+    cancelled.addErrback(lambda _: None)
+    cancelled.cancel()
+    cluster.run(1)
+    assert cluster.share_groups.held(GROUP) == []
+    assert offsets(one.pull(3)) == [1, 2, 3]
+
+
+def test_a_fetch_that_waits_does_not_outlast_the_pulls(cluster, one):
+    one.result(one.begin_pull(wait_s=2.3))
+    cluster.run(0.2)
+    assert cluster.share_groups.sessions == {}
+    cluster.logs[0].append(b"next")
+    assert attempts(one.pull()) == [1]
+
+
+def test_a_pull_gets_no_more_than_it_has_asked_for_when_the_one_before_it_has_gone(cluster, one):
+    many, few = one.begin_pull(5, wait_s=20), one.begin_pull(1, wait_s=20)
+    cluster.run(3.05)
+    many.addErrback(lambda _: None)
+    many.cancel()
+    cluster.logs[0].append(*values(4))
+    lease = one.result(few)
+    assert offsets(lease) == [1]
+    assert offsets(one.pull(5)) == [2, 3, 4]
+
+
+def test_pulls_wait_for_a_release_and_for_the_end_of_a_lease(cluster, one):
+    cluster.logs[0].append(b"next")
+    lease = one.pull()
+    waiting = one.begin_pull(wait_s=60)
+    cluster.run(2)
+    one.acknowledge(lease.token, release=ALL)
+    assert attempts(one.result(waiting, within_s=0.2)) == [2]
+    assert attempts(one.result(one.begin_pull(wait_s=60), within_s=40)) == [3]
+
+
+def test_the_nodes_take_turns(cluster):
+    cluster.brokers = (1, 2, 3)
+    cluster.add_partitions(2)
+    for log in cluster.logs.values():
+        log.append(*values(3))
+    one = Instance(cluster)
+    leases = [one.pull() for _ in range(6)]
+    assert sorted(each.messages[0].record.partition for each in leases[:3]) == [0, 1, 2]
+    # Partition 0 has one more.
+    assert [one.pull(5) is None for _ in range(4)] == [False, False, False, True]
+
+
+def test_messages_of_reachable_nodes_are_given_while_another_is_down(cluster):
+    cluster.brokers = (1, 2)
+    cluster.add_partitions(1)
+    cluster.logs[1].append(*values(2))
+    one = Instance(cluster)
+    one.acknowledge(one.pull(5).token)
+    one.acknowledge(one.pull(5).token)
+    cluster.cut_off(cluster.down_reason, brokers={1})
+    cluster.logs[1].append(b"next")
+    assert offsets(one.pull(wait_s=5)) == [2]
+    cluster.cut_off(cluster.down_reason)
+    assert isinstance(one.pull(), BrokerUnavailable)
+    cluster.mend()
+
+
+def test_a_pull_that_waits_goes_on_after_an_election(cluster):
+    cluster.brokers = (1, 2)
+    one = Instance(cluster)
+    one.acknowledge(one.pull().token)
+    waiting = one.begin_pull(wait_s=30)
+    cluster.run(3)
+    cluster.share_groups.elect(2)
+    cluster.run(3)
+    cluster.logs[0].append(b"next")
+    assert offsets(one.result(waiting, within_s=2)) == [1]
+
+
+def test_a_pull_that_waits_goes_on_after_a_lost_connection(cluster, one):
+    waiting = one.begin_pull(wait_s=30)
+    cluster.run(3)
+    cluster.fates[ShareFetchRequest] = iter([Fate.LOST_ON_THE_WAY, *[Fate.ANSWERED] * 99]).__next__
+    cluster.run(3)
+    cluster.logs[0].append(b"next")
+    assert offsets(one.result(waiting, within_s=2)) == [1]
+
+
+def test_a_pull_that_waits_fails_when_the_topic_is_deleted(cluster, one):
+    waiting = one.begin_pull(wait_s=60)
+    cluster.run(3)
+    cluster.delete()
+    assert isinstance(one.result(waiting), UnknownTopic)
+
+
+def test_a_partition_that_was_added_is_read(cluster, one):
+    cluster.add_partitions(1)
+    cluster.logs[1].append(*values(2))
+    cluster.run(6)
+    assert offsets(one.pull(5)) == [0, 1]
+
+
+def test_an_error_of_kafka_that_lasts_is_told(cluster, one):
+    cluster.share_groups.errors[ShareFetchRequest] = [ErrorCode.INVALID_REQUEST] * 3
+    assert "INVALID_REQUEST" in str(one.pull())
+    cluster.share_groups.errors.clear()
+
+
+def test_every_session_is_ended_whatever_becomes_of_the_requests(cluster, one):
+    cluster.logs[0].append(*values(200))
+    fates = [Fate.ANSWER_LOST, Fate.ANSWERED, Fate.LOST_ON_THE_WAY, Fate.ANSWERED, Fate.NOT_SENT]
+    turns = iter(fates * 100)
+    cluster.fates[ShareFetchRequest] = turns.__next__
+    for _ in range(30):
+        one.pull(2)
+    cluster.fates.clear()
+    cluster.run(60)
+    assert cluster.share_groups.sessions == {}
+    assert len([each for each in one.client.connections if not each.closed]) <= 30
