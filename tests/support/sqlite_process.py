@@ -22,7 +22,7 @@ from twisted.internet.threads import deferToThread
 
 from sampleapp.brokers.sqlite import SQLiteBroker
 from sampleapp.errors import StartUpError
-from sampleapp.model import RecordMetadata, ReplayedRecord
+from sampleapp.model import ALL, RecordMetadata, ReplayedRecord, Verdicts
 from sampleapp_testing import identity
 from tests.support.brokers import eventually, record, settled, within
 
@@ -151,3 +151,32 @@ async def serve(reactor, pipe, path, topic):
             "reasons": broker.health().reasons,
         }
         pipe.send(report)
+
+
+async def work(reactor, _, path, count):
+    """Accept messages that another process accepts as well, and return the offsets."""
+    broker = SQLiteBroker(path=path, clock=reactor, threads=reactor)
+    broker.start()
+    accepted = []
+    while await within(broker.backlog("t", "g")) != 0:
+        lease = await within(broker.pull("t", "g", most=1 + len(accepted) % 4, wait_s=0.5))
+        if lease is not None:
+            first, *_ = ids = [(0, each.record.offset) for each in lease.messages]
+            kept = frozenset(ids[: count % len(ids)]) or frozenset([first])
+            await within(broker.acknowledge("t", "g", lease.token, Verdicts(accept=kept)))
+            accepted += [offset for _, offset in kept]
+    await within(broker.stop(deadline_s=20))
+    return accepted
+
+
+async def hold(reactor, pipe, path):
+    """Accept, hold and release two messages each, and work on until it is killed."""
+    broker = SQLiteBroker(path=path, clock=reactor, threads=reactor)
+    broker.start()
+    await settled(broker, [record("t") for _ in range(6)])
+    leases = [await within(broker.pull("t", "g", most=2, wait_s=0)) for _ in range(3)]
+    await within(broker.acknowledge("t", "g", leases[0].token, Verdicts(accept=ALL)))
+    await within(broker.acknowledge("t", "g", leases[2].token, Verdicts()))
+    pipe.send([each.token for each in leases])
+    while True:
+        await settled(broker, [record("other")])

@@ -9,12 +9,15 @@ from twisted.internet.threads import deferToThread
 
 from sampleapp.brokers.sqlite.database import SCHEMA_VERSION
 from sampleapp.brokers.sqlite.store import Store
+from sampleapp.errors import LeaseLost
+from sampleapp.model import ALL, Verdicts
 from tests.support import sqlite_process
 from tests.support.brokers import (
     Recorder,
     outcomes,
     record,
     settled,
+    within,
 )
 from tests.support.sqlite import in_process, other_connection, running, stored
 
@@ -65,6 +68,38 @@ async def test_a_follower_sees_what_another_process_publishes(path):
         await in_process(sqlite_process.publish, path, "t", "other", 20)
         await recorder.until(20)
     assert recorder.values() == [b"other-%d" % n for n in range(20)]
+
+
+@pytest_twisted.ensureDeferred
+async def test_processes_share_the_messages_of_a_topic(path):
+    async with running(path) as broker:
+        await within(broker.publish_many([record("t") for _ in range(200)]))
+        assert await within(broker.pull("t", "g", most=1, wait_s=0)) is not None
+        lease = await within(broker.pull("t", "g", most=1, wait_s=0))
+        await within(broker.acknowledge("t", "g", lease.token, Verdicts(accept=ALL)))
+    with other_connection(path) as connection:
+        connection.execute("UPDATE work_delivery SET ends_ms = 0")
+    working = [
+        pytest_twisted.defer.ensureDeferred(in_process(sqlite_process.work, path, count)) for count in (2, 3)
+    ]
+    one, other = await outcomes(working)
+    assert sorted([*one, *other, lease.messages[0].record.offset]) == list(range(200))
+
+
+@pytest_twisted.ensureDeferred
+async def test_leases_outlive_a_process_that_is_killed(path):
+    process, pipe = sqlite_process.start(sqlite_process.hold, path)
+    done, held, released = await deferToThread(pipe.recv)
+    process.kill()
+    await deferToThread(process.join)
+    pipe.close()
+    async with running(path) as broker:
+        again = await within(broker.pull("t", "g", most=6, wait_s=0))
+        assert [(each.record.offset, each.attempts) for each in again.messages] == [(4, 2), (5, 2)]
+        lost = await outcomes([broker.acknowledge("t", "g", each, Verdicts()) for each in (done, released)])
+        assert [type(each) for each in lost] == [LeaseLost] * 2
+        assert (await within(broker.acknowledge("t", "g", held, Verdicts(accept=ALL)))).accepted == 2
+        assert await within(broker.backlog("t", "g")) == 2
 
 
 def probe_and_close(store):

@@ -192,19 +192,41 @@ async def test_a_disk_that_does_not_answer_leaves_the_outcome_open(path, disk):
         await eventually(lambda: clock.advance(0.01) or publishing.called)
         lease = await pull(broker)
         disk.hang("work")
-        calls = [broker.acknowledge("t", "g", lease.token, ACCEPT), broker.backlog("t", "g")]
+        calls = [broker.acknowledge("t", "g", lease.token, ACCEPT)]
         await eventually(lambda: disk.asked["work"])
-        clock.advance(15)
-        await eventually(lambda: calls[0].called)
+        # These wait for the first one, and more than one transaction could take.
+        calls += [broker.backlog("t", "g") for _ in range(40)]
         clock.advance(15)
         errors = await outcomes(calls)
-        assert [type(each) for each in errors] == [OutcomeUnknown] * 2
+        assert [type(each) for each in errors] == [OutcomeUnknown] * 41
         assert all("/" not in str(each) for each in errors)
         disk.answer()
         # It was done all the same.
         (lost,) = await outcomes([broker.acknowledge("t", "g", lease.token, ACCEPT)])
         assert isinstance(lost, LeaseLost)
         assert await within(broker.backlog("t", "g")) == 0
+        assert disk.asked["work"] == 3
+
+
+@pytest_twisted.ensureDeferred
+async def test_messages_that_come_too_late_for_their_pull_are_released(path, disk):
+    clock = Clock()
+    async with running(path, clock=clock, response_timeout_s=15) as broker:
+        publishing = broker.publish(record("t"))
+        await eventually(lambda: clock.advance(0.01) or publishing.called)
+        disk.hang("work")
+        late = broker.pull("t", "g", most=1, wait_s=5)
+        await eventually(lambda: disk.asked["work"])
+        clock.advance(19.9)
+        assert not late.called
+        clock.advance(0.1)
+        (error,) = await outcomes([late])
+        assert isinstance(error, OutcomeUnknown)
+        disk.answer()
+        again = pull(broker, wait_s=5)
+        await eventually(lambda: clock.advance(0.01) or again.called)
+        lease = await again
+        assert [each.attempts for each in lease.messages] == [2]
 
 
 @pytest.mark.parametrize("count", [0, 1])
@@ -223,6 +245,23 @@ async def test_a_pull_whose_time_is_over_while_the_disk_works_gets_what_is_there
         disk.answer()
         lease = await within(waiting)
         assert lease is None if not count else [each.attempts for each in lease.messages] == [1]
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_pull_has_looked_for_messages_before_its_time_is_over(path, disk):
+    clock = Clock()
+    async with running(path, clock=clock) as broker:
+        publishing = broker.publish(record("t"))
+        await eventually(lambda: clock.advance(0.01) or publishing.called)
+        disk.hang("work")
+        counting = broker.backlog("t", "g")
+        await eventually(lambda: disk.asked["work"])
+        waiting = broker.pull("t", "g", most=1, wait_s=1)
+        clock.advance(1)
+        assert not waiting.called
+        disk.answer()
+        assert offsets(await within(waiting)) == [0]
+        assert await within(counting) is None
 
 
 @pytest_twisted.ensureDeferred

@@ -86,8 +86,6 @@ class _Call(Struct, eq=False):
     result: Deferred[Any]
     waits: bool = False
     """True for a pull that waits for messages if there are none."""
-    is_running: bool = False
-    """True while its transaction is under way."""
 
 
 class Work:
@@ -104,9 +102,9 @@ class Work:
         self, run: Callable[[Sequence[Operation]], Deferred[list[tuple[Any, int]]]], clock: IReactorTime
     ) -> None:
         """
-        :param run: runs operations in one transaction, with `run_all`, and completes in the order of the
-            transactions and of `stored`. Fails with `sampleapp.errors.BrokerUnavailable` if nothing was done,
-            or `sampleapp.errors.OutcomeUnknown`.
+        :param run: runs operations in one transaction, with `run_all`, and fires at its end, in order with
+            calls of `stored`. Fails with `sampleapp.errors.BrokerUnavailable` if nothing was done, or
+            `sampleapp.errors.OutcomeUnknown`.
         :param clock: for waits.
         """
         self._run = run
@@ -189,8 +187,6 @@ class Work:
         while calls := [call for call in self._calls if not call.result.called]:
             self._calls = calls[_CALLS_AT_ONCE:]
             del calls[_CALLS_AT_ONCE:]
-            for call in calls:
-                call.is_running = True
             results = await self._results([call.operation for call in calls])
             for call, (result, given_up) in zip(calls, results, strict=True):
                 self._count(call.operation.key, given_up)
@@ -215,11 +211,10 @@ class Work:
         return [(copy(failed), 0) for _ in operations]
 
     def _settle(self, call: _Call, result: Any) -> None:
-        call.is_running = False
         key = call.operation.key
         if call.result.called:
             if isinstance(result, Lease):
-                # The pull was cancelled too late. If this fails, the lease ends by itself.
+                # The pull was cancelled meanwhile. If this fails, the lease ends by itself.
                 self.acknowledge(*key, result.token, Verdicts(release=ALL)).addErrback(lambda _: None)
         elif result is None and call.waits and not self._is_stopped:
             self._waiting.setdefault(key, []).append(call)
@@ -230,7 +225,7 @@ class Work:
 
     def _end_wait(self, call: _Call) -> None:
         call.waits = False
-        if not call.is_running:
+        if call in self._waiting.get(call.operation.key, ()):
             call.result.callback(None)
 
     def _count(self, key: _Key, given_up: int) -> None:

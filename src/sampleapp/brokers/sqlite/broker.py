@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, ParamSpec
+from typing import Any, NoReturn, ParamSpec, TypeVar
 
 from msgspec.structs import replace
 from twisted.internet.defer import Deferred, fail, succeed
@@ -96,6 +96,7 @@ class Expiry:
 
 
 P = ParamSpec("P")
+T = TypeVar("T")
 
 BUFFER_BYTES = 64 * 1024 * 1024
 PATIENCE_S = 5.0
@@ -244,19 +245,19 @@ class SQLiteBroker:
 
     def pull(self, topic: str, group: str, *, most: int, wait_s: float) -> Deferred[Lease | None]:
         """See `IWorkBroker.pull`. It is also told within 0.2 s of what other processes have stored."""
-        return self._work.pull(topic, group, most=most, wait_s=wait_s)
+        return self._in_time(self._work.pull(topic, group, most=most, wait_s=wait_s), wait_s)
 
     def acknowledge(self, topic: str, group: str, lease: bytes, verdicts: Verdicts) -> Deferred[Acknowledged]:
         """See `IWorkBroker.acknowledge`."""
-        return self._work.acknowledge(topic, group, lease, verdicts)
+        return self._in_time(self._work.acknowledge(topic, group, lease, verdicts))
 
     def extend(self, topic: str, group: str, lease: bytes) -> Deferred[Extended]:
         """See `IWorkBroker.extend`."""
-        return self._work.extend(topic, group, lease)
+        return self._in_time(self._work.extend(topic, group, lease))
 
     def backlog(self, topic: str, group: str) -> Deferred[int | None]:
         """See `IWorkBroker.backlog`."""
-        return self._work.backlog(topic, group)
+        return self._in_time(self._work.backlog(topic, group))
 
     def health(self) -> Health:
         """See `IBroker.health`."""
@@ -277,9 +278,11 @@ class SQLiteBroker:
     def _run(self, operations: Sequence[Operation]) -> Deferred[list[tuple[Any, int]]]:
         if not self._started:
             return fail(BrokerUnavailable(_NOT_STARTED))
-        running = self._thread.run(self._store.work, operations)
-        running.addTimeout(self._response_timeout_s, self._clock, onTimeoutCancel=_raise_not_known)
-        return running.addErrback(_raise_work_error)
+        return self._thread.run(self._store.work, operations).addErrback(_raise_work_error)
+
+    def _in_time(self, calling: Deferred[T], wait_s: float = 0.0) -> Deferred[T]:
+        timeout_s = self._response_timeout_s + wait_s
+        return calling.addTimeout(timeout_s, self._clock, onTimeoutCancel=_raise_not_known)
 
     def _error_of(self, topic: str) -> PublishError | None:
         if self._stopping.is_requested:
@@ -358,8 +361,8 @@ class SQLiteBroker:
             self._thread.stop()
 
 
-def _raise_not_known(_: object, timeout_s: float) -> NoReturn:
-    raise OutcomeUnknown(f"The disk has not responded for {timeout_s:g} seconds. {NOT_KNOWN}")
+def _raise_not_known(_: object, _timeout_s: float) -> NoReturn:
+    raise OutcomeUnknown(f"The disk has not responded in time. {NOT_KNOWN}")
 
 
 def _raise_work_error(failure: Failure) -> NoReturn:
