@@ -131,7 +131,7 @@ class SchemaMismatch(InvalidMessage):
 
 
 class InvalidWorkRequest(InvalidMessage):
-    """The body of a request of a worker is JSON, but not what it must be, or names other messages."""
+    """The body of a worker's request has another form, or names messages that are not in the lease."""
 
 
 class MalformedIdempotencyKey(SampleAppError):

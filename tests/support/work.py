@@ -81,7 +81,7 @@ class WorkService(InMemoryService):
         return connection
 
     def ask(self, action, body=None, *, answer=None, **request):
-        """Send a request, let the broker answer what it is asked, and return the response."""
+        """Send a request, let the broker answer its call, and return the response."""
         connection = self.begin(action, body, **request)
         if answer is not None:
             self.answer(answer)

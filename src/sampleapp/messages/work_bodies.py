@@ -67,7 +67,7 @@ class AckRequest(WorkRequest, frozen=True):
         return InvalidWorkRequest(faults[:_MOST_FAULTS])
 
     def contradictions(self) -> list[Fault]:
-        """Name each message with two results, and ``all`` beside another list."""
+        """Name each message with two results, and ``all`` with another list."""
         given = [name for name in _LISTS if getattr(self, name)]
         for name in given:
             if getattr(self, name) == ALL and len(given) > 1:

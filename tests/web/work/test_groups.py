@@ -157,7 +157,7 @@ def test_a_group_in_which_no_worker_has_pulled_yet_is_404(service):
     assert "the topic orders in the group billing" in found["detail"]
 
 
-# What is rejected
+# Rejections
 
 
 @pytest.mark.parametrize(

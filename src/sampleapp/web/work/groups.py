@@ -346,7 +346,7 @@ def _read(request: Request, kind: type[WorkBody]) -> WorkBody:
     Read the body of a request.
 
     :raise NotJSON: there is a body without a type.
-    :raise MessageError: the body is not what it must be.
+    :raise MessageError: the body is not valid.
     """
     if request.body and not request.fields.all(b"content-type"):
         raise NotJSON
