@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 
 import pytest
+import pytest_twisted
 from twisted.internet import reactor
 
-from sampleapp.brokers import BrokerURLError, from_url
+from sampleapp.brokers import BrokerURLError, WorkSettings, from_url
 from sampleapp.brokers.kafka.broker import KafkaBroker
 from sampleapp.brokers.memory import MemoryBroker
 from sampleapp.brokers.sqlite import SQLiteBroker
+from sampleapp.model import Verdicts
+from tests.support.brokers import record, within
 
 
 @pytest.mark.parametrize("relative", [True, False])
@@ -86,3 +90,17 @@ def test_a_broker_that_is_not_asked_for_is_not_imported():
         "or 'twisted.internet.reactor' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("scheme", ["memory:", "sqlite:"])
+@pytest_twisted.ensureDeferred
+async def test_a_broker_has_the_settings_of_workers(tmp_path, scheme):
+    url = f"sqlite:{tmp_path}/log.db" if scheme == "sqlite:" else scheme
+    broker = from_url(url, reactor=reactor, work=WorkSettings(lease_s=1000, attempts=1))
+    broker.start()
+    await within(broker.publish(record("t")))
+    before_ms = 1000 * time.time()
+    lease = await within(broker.pull("t", "g", most=1, wait_s=0))
+    assert before_ms + 999_000 < lease.ends_ms < before_ms + 1_100_000
+    assert (await within(broker.acknowledge("t", "g", lease.token, Verdicts()))).given_up == 1
+    await within(broker.stop(deadline_s=20))
