@@ -141,5 +141,9 @@ class _Tapped:
         self._hand.used(self._connection, statement)
         return self._connection.execute(statement, *arguments)
 
+    def executemany(self, statement, rows):
+        self._hand.used(self._connection, statement)
+        return self._connection.executemany(statement, rows)
+
     def __getattr__(self, name):
         return getattr(self._connection, name)
