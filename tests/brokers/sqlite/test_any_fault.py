@@ -17,7 +17,7 @@ from twisted.python.failure import Failure
 from sampleapp.brokers.shared.health import HealthTracker
 from sampleapp.brokers.sqlite import database, reader, store, writer
 from sampleapp.errors import PublishError
-from sampleapp.model import ReadRequest, ReadResult, RecordMetadata
+from sampleapp.model import Lease, ReadRequest, ReadResult, RecordMetadata
 from tests.support.brokers import Recorder, eventually, everything, outcomes, record, within
 from tests.support.faster_time import FasterReactor
 from tests.support.sqlite import new_broker
@@ -66,6 +66,9 @@ SEAMS = {
     "read": (store.Store, "read", BEFORE),
     "section": (store.Store, "section", BEFORE),
     "changes": (store.Store, "changes", BEFORE),
+    "work": (store.Store, "work", BEFORE),
+    "worked": (store.Store, "work", AFTER),
+    "find group": (store, "find_group", BEFORE),
 }
 STATEMENTS = ["BEGIN IMMEDIATE", "COMMIT", "COMMITTED", "SELECT", "INSERT", "PRAGMA"]
 OBSERVER = ["record_received", "caught_up"]
@@ -246,8 +249,10 @@ async def test_any_exception_is_survived(faults, no_failure_is_lost, faulty, cal
         callers = Callers(broker, calls)
         stopping = broker.stop(deadline_s=20) if is_stopped_with_it else None
         reads = [broker.read(ReadRequest(topic="t", limit=9, max_bytes=99)) for _ in range(2)]
+        pulls = [broker.pull("t", "g", most=3, wait_s=0.1) for _ in range(2)]
         await callers.all_answered()
         assert all(isinstance(each, ReadResult | PublishError) for each in await outcomes(reads))
+        assert all(isinstance(each, Lease | PublishError | None) for each in await outcomes(pulls))
         if stopping is None:
             faults.disarm()
             # Soon, publishing works again, and stored records are read.
@@ -255,6 +260,7 @@ async def test_any_exception_is_survived(faults, no_failure_is_lost, faulty, cal
             await within(broker.publish(record("t", b"last")))
             await eventually(lambda: b"last" in observer.values() and observer.caught_up_at)
             assert following.unavailable_reason() is None
+            assert await within(broker.pull("t", "other", most=1, wait_s=0)) is not None
             stopping = broker.stop(deadline_s=20)
         await within(stopping)
         faults.disarm()
