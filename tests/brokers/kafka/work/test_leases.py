@@ -164,6 +164,31 @@ def test_a_lease_that_another_instance_has_extended_outlives_the_first(cluster, 
     assert isinstance(one.acknowledge(extended.token), LeaseLost)
 
 
+def test_an_instance_leaves_a_lease_alone_that_another_has_extended(cluster, one, two):
+    lease = one.pull(3)
+    cluster.run(20)
+    extended = two.extend(lease.token)
+    # The lease of the first would have ended.
+    cluster.run(15)
+    assert cluster.share_groups.held(GROUP) == [0, 1, 2]
+    assert one.client.connections[0].closed
+    assert one.acknowledge(extended.token).accepted == 3
+
+
+def test_a_lease_outlives_the_authentication_of_its_connection(cluster, one):
+    lease = one.pull(3)
+    [expiring] = one.client.connections
+    expiring.is_expiring = True
+    for _ in range(3):
+        cluster.run(20)
+        lease = one.extend(lease.token)
+    assert expiring.closed
+    one.client.connections[-1].is_expiring = True
+    assert one.acknowledge(lease.token).accepted == 3
+    cluster.run(1)
+    assert all(each.closed for each in one.client.connections)
+
+
 def test_the_messages_of_an_instance_that_dies_are_free_at_once(cluster, one, two):
     lease = one.pull(3)
     one.die()
@@ -189,7 +214,7 @@ def test_another_leader_does_not_know_a_lease(cluster):
     error = one.acknowledge(lease.token)
     assert isinstance(error, LeaseLost)
     assert error.done == frozenset()
-    assert attempts(one.pull(3)) == [1, 1, 1]
+    assert attempts(one.result(one.begin_pull(3), within_s=1)) == [1, 1, 1]
 
 
 def test_of_two_partitions_one_may_have_another_leader(cluster):

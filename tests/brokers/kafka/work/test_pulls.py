@@ -69,6 +69,16 @@ def test_pulls_that_wait_have_one_fetch_for_all_of_them(cluster, one):
     assert offsets(leases[0]) == [1]
 
 
+def test_pulls_that_wait_find_many_messages_side_by_side(cluster, one):
+    waiting = [one.begin_pull(wait_s=60) for _ in range(16)]
+    cluster.run(5)
+    cluster.latency_s = 0.1
+    cluster.logs[0].append(*values(16))
+    # One after the other would take 1.6 seconds.
+    cluster.run(1.0)
+    assert sum(each.called for each in waiting) == 16
+
+
 def test_a_pull_that_is_cancelled_takes_no_message_from_others(cluster, one):
     cancelled, waiting = (one.begin_pull(wait_s=20) for _ in range(2))
     cluster.run(3)

@@ -385,7 +385,6 @@ class Sessions:
             partitions=[*token.runs],
             member=token.member,
         )
-        former = self._leased.get(token.member)
         ask = session.connection.ask
         try:
             moved = await ask(session.fetch(most=0, wait_ms=0), timeout_s=TIMEOUT_S)
@@ -396,8 +395,6 @@ class Sessions:
         except (RequestFailed, FirstError) as error:
             self.end(session)
             raise OutcomeUnknown(NOT_KNOWN) from error
-        if former is not None:
-            self._settle(former, _MOVED)
         session.epoch = token.epoch + 1
         if moved.error or any(each.error for each in passed):
             self.end(session)
