@@ -193,12 +193,14 @@ MODULES_OF_ERRORS = {
     "sampleapp.records.positions",
     "sampleapp.web.errors",
 }
-# These are never raised themselves, or never while a request is running.
+# These are never raised themselves, or never while a request is running; or the resource names their faults.
 NOT_FOR_CALLERS = {
     errors.MessageError,
     errors.PublishError,
     errors.StartUpError,
     errors.InvalidOption,
+    errors.WorkError,
+    errors.UnknownIds,
     AccessError,
     PositionError,
     RequestError,
