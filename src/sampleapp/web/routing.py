@@ -84,7 +84,7 @@ The variables of its route are keywords; ``topic`` is a `str`, since it is not a
 
 _TOPIC: Final = "topic"
 
-_ALL_IN_BODY: Final = "all parts of the records are in the body"
+_ALL_IN_BODY: Final = "all of the request is in the body"
 
 _OVERRIDES: Final = (b"x-http-method-override", b"x-http-method", b"x-method-override")
 _CHANGE_MEANING: Final = frozenset({*_OVERRIDES, b"content-range", b"if-match", b"if-none-match"})

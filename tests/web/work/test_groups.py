@@ -237,6 +237,18 @@ def test_a_topic_and_a_group_that_are_no_names_are_both_named(service):
     assert pointers(service.request("GET", "/topics/t/groups/c%20d")) == ["/group"]
 
 
+@pytest.mark.parametrize("field", [b"X-HTTP-Method-Override", b"Content-Range", b"If-Match"])
+def test_what_would_change_the_meaning_of_a_request_is_rejected(service, field):
+    assert service.ask("pull", headers=[JSON, (field, b"*")]).status in {400, 412}
+    assert service.broker.asked == []
+
+
+def test_parameters_are_in_the_body_only(service):
+    response = service.request("POST", "/topics/orders/groups/billing/pull?max=3", [JSON])
+    assert pointers(response) == ["/max"]
+    assert "is in the body" in problem(response, 422)["detail"]
+
+
 def test_an_idempotency_key_is_rejected_since_it_would_have_no_effect(service):
     response = service.ask("ack", {"lease": LEASE}, headers=[JSON, (b"Idempotency-Key", b"k")])
     assert pointers(response) == ["/Idempotency-Key"]
