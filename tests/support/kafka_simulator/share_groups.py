@@ -69,6 +69,7 @@ class _State:
         delivery = self.deliveries[offset]
         delivery.holder = None
         delivery.is_done = delivery.is_done or delivery.count >= attempts
+        self.is_acknowledged = self.is_acknowledged or delivery.is_done
 
     def move_start(self):
         while (delivery := self.deliveries.get(self.start)) is not None and delivery.is_done:
