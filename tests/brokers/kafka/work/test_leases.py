@@ -153,15 +153,37 @@ def test_an_extended_lease_replaces_the_one_before(cluster, one, two, extender):
     assert attempts(one.pull(3)) == [2, 2, 2]
 
 
-def test_a_lease_that_another_instance_has_extended_outlives_the_first(cluster, one, two):
+@pytest.mark.parametrize("end", [Instance.die, Instance.stop])
+def test_a_lease_that_another_instance_has_extended_outlives_the_first(cluster, one, two, end):
     lease = one.pull(3)
     extended = two.extend(lease.token)
-    one.die()
+    end(one)
     cluster.run(1)
     assert cluster.share_groups.held(GROUP) == [0, 1, 2]
     two.die()
     assert cluster.share_groups.held(GROUP) == []
-    assert isinstance(one.acknowledge(extended.token), LeaseLost)
+    assert isinstance(Instance(cluster).acknowledge(extended.token), LeaseLost)
+
+
+def test_an_instance_without_room_does_not_end_a_lease_that_it_cannot_extend(cluster, one):
+    full = Instance(cluster, most_sessions=1)
+    full.pull()
+    lease = one.pull(2)
+    assert isinstance(full.extend(lease.token), BrokerUnavailable)
+    assert one.acknowledge(lease.token).accepted == 2
+
+
+def test_an_answer_that_comes_after_the_lock_is_not_believed(cluster, one, two):
+    lease = one.pull(2)
+    cluster.run(28)
+    cluster.slow[1] = 3
+    assert isinstance(one.acknowledge(lease.token), OutcomeUnknown)
+    cluster.slow.clear()
+    again = two.pull(2)
+    cluster.run(28)
+    cluster.slow[1] = 4
+    assert isinstance(two.extend(again.token), OutcomeUnknown)
+    cluster.slow.clear()
 
 
 def test_an_instance_leaves_a_lease_alone_that_another_has_extended(cluster, one, two):

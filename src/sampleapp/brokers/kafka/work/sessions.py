@@ -30,7 +30,7 @@ from sampleapp.brokers.kafka.work.lease_tokens import LeaseToken, acknowledgemen
 from sampleapp.brokers.shared.deliveries import LEASE_LOST, PULL_BYTES, verdicts_by_id
 from sampleapp.brokers.shared.work import NOT_KNOWN
 from sampleapp.concurrency.slices import TimeSlices
-from sampleapp.errors import BrokerUnavailable, LeaseLost, OutcomeUnknown
+from sampleapp.errors import BrokerUnavailable, LeaseLost, OutcomeUnknown, PublishError, WorkError
 from sampleapp.model import Acknowledged, Extended, Lease, Verdicts
 
 R = TypeVar("R")
@@ -292,7 +292,7 @@ class Sessions:
     async def stop(self) -> None:
         """End all sessions, within a second, and close their connections."""
         for session in [*self._leased.values()]:
-            self.end(session)
+            self._clean_up(session)
         ending = DeferredList([*self._ending], consumeErrors=True)
         await ending.addTimeout(_STOP_S, self._clock, onTimeoutCancel=lambda *_: None)
         await self._pool.close_all()
@@ -343,6 +343,10 @@ class Sessions:
                 self._settle(session, _LOST_CONNECTION)
             raise unanswered(error, may_be_done=error.sent) from error
         if not answer.error:
+            if types and self._now_ms() > token.ends_ms + _MARGIN_MS:
+                # It may have come after the lock has ended: see `_check_end`.
+                self._finish(session, group, token)
+                raise OutcomeUnknown(NOT_KNOWN)
             return answer
         # Another call may have used the epoch, or ended the session.
         if session is not None and session.epoch == token.epoch:
@@ -376,7 +380,6 @@ class Sessions:
         Its epochs begin at 1 again. Those up to the epoch of the token are passed, so that no earlier token
         of the lease is valid.
         """
-        await self._answer(None, group, token, {})
         session = Session(
             await self._connection(token.node_id),
             node_id=token.node_id,
@@ -386,6 +389,12 @@ class Sessions:
             member=token.member,
         )
         ask = session.connection.ask
+        try:
+            await self._answer(None, group, token, {})
+        except (PublishError, WorkError):
+            # Nothing was sent on the connection.
+            self._settle(session, _ENDED)
+            raise
         try:
             moved = await ask(session.fetch(most=0, wait_ms=0), timeout_s=TIMEOUT_S)
             passing = [
@@ -466,8 +475,8 @@ class Sessions:
             return
         if answer.error:
             self._settle(session, answer.error)
-        elif self._mark_over(session):
-            await self._end(session)
+        else:
+            self.end(session)
 
     async def _end(self, session: Session) -> None:
         try:
