@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from base64 import b64decode, urlsafe_b64encode
 from collections import Counter
 from collections.abc import Collection
@@ -21,12 +22,11 @@ MAX_BODY: Final = LARGE
 
 _MOST_FAULTS: Final = 100
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
-_NUMBERS: Final = "(0|[1-9][0-9]{0,9})-(0|[1-9][0-9]{0,18})"
+_ID: Final = re.compile("(0|[1-9][0-9]{0,9})-(0|[1-9][0-9]{0,18})")
 
 _Id: TypeAlias = Annotated[
-    str,
-    # In Python, $ also matches before a line feed at the end.
-    Meta(pattern=rf"^{_NUMBERS}\Z", examples=["0-42"], extra_json_schema={"pattern": f"^{_NUMBERS}$"}),
+    # Not checked by msgspec: in Python, $ also matches before a line feed at the end.
+    str, Meta(examples=["0-42"], extra_json_schema={"pattern": f"^{_ID.pattern}$"})
 ]
 _Ids: TypeAlias = list[_Id] | Literal["all"]
 _Lease: TypeAlias = Annotated[str, Meta(max_length=8192, examples=["kqVvcmRlcnM"])]
@@ -67,20 +67,32 @@ class AckRequest(WorkRequest, frozen=True):
         return InvalidWorkRequest(faults[:_MOST_FAULTS])
 
     def contradictions(self) -> list[Fault]:
-        """Name each message with two results, and ``all`` with another list."""
+        """Name what is not an id, each message with two results, and ``all`` with another list."""
         given = [name for name in _LISTS if getattr(self, name)]
         for name in given:
             if getattr(self, name) == ALL and len(given) > 1:
                 return [Fault(f"/{name}", f'"{name}" is "all", so the other lists must be empty.')]
-        counts = Counter(each for name in given for each in set(getattr(self, name)))
+        named = self._named()
+        malformed = {each for _, _, each in named if not _ID.fullmatch(each)}
+        counts = Counter(each for _, each in {(name, each) for name, _, each in named})
         twice = {each for each, count in counts.items() if count > 1}
-        return self._naming(twice, "is in two lists; a message has one result")
+        return self._naming(malformed, 'is not an id, such as "0-42"') or self._naming(
+            twice, "is in two lists; a message has one result"
+        )
+
+    def _named(self) -> list[tuple[str, int, str]]:
+        lists = [(name, getattr(self, name)) for name in _LISTS]
+        return [
+            (name, index, each)
+            for name, ids in lists
+            if isinstance(ids, list)
+            for index, each in enumerate(ids)
+        ]
 
     def _naming(self, ids: Collection[str], fault: str) -> list[Fault]:
         return [
-            Fault(f"/{name}/{index}", f'"{each}" {fault}.')
-            for name in _LISTS
-            for index, each in enumerate(getattr(self, name))
+            Fault(f"/{name}/{index}", f'"{shown(each)}" {fault}.')
+            for name, index, each in self._named()
             if each in ids
         ]
 

@@ -130,6 +130,11 @@ def test_every_example_is_what_its_schema_says(described):
         assert described.is_valid(value, schema), (value, schema)
 
 
+def test_no_pattern_has_what_only_python_knows(described):
+    # OpenAPI has the patterns of ECMA-262.
+    assert not re.search(r"\\\\[AZ]|\(\?P", json.dumps(described.document))
+
+
 def test_every_operation_with_a_body_says_how_it_may_be_compressed(described):
     bodies = [
         operation["requestBody"]

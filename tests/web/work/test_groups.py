@@ -179,7 +179,11 @@ def test_a_group_in_which_no_worker_has_pulled_yet_is_404(service):
         ("ack", {"lease": LEASE, "accept": ["0-1", 2]}, ["/accept/1"]),
         ("ack", {"lease": LEASE, "reject": ["0-1", "0-1-2"]}, ["/reject/1"]),
         ("ack", {"lease": LEASE, "accept": ["00-1"]}, ["/accept/0"]),
-        ("ack", {"lease": LEASE, "accept": ["0-1\n"]}, ["/accept/0"]),
+        (
+            "ack",
+            {"lease": LEASE, "accept": ["0-1\n", "0-1"], "reject": ["", "a"]},
+            ["/accept/0", "/reject/0", "/reject/1"],
+        ),
         ("ack", {"lease": LEASE, "accept": [["0-1"]]}, ["/accept/0"]),
         ("ack", {"lease": "x" * 9000}, ["/lease"]),
         ("ack", {"lease": LEASE, "accept": ["0-1", "0-2"], "reject": ["0-2"]}, ["/accept/1", "/reject/0"]),
