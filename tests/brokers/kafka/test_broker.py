@@ -24,6 +24,7 @@ from sampleapp.errors import (
     PublishError,
     UnknownTopic,
 )
+from sampleapp.model import Verdicts
 from sampleapp_testing.broker_contract import KEYS, TIMESTAMPS, VALUES, BrokerContract, new_topic
 from tests.support import strategies
 from tests.support.brokers import content, eventually, everything, record, settled, within
@@ -184,13 +185,17 @@ async def test_before_it_is_started_and_after_it_is_stopped_nothing_is_published
             broker.publish_many([record("t")]),
             broker.list_topics(),
             broker.describe_topics(["t"]),
+            broker.pull("t", "g", most=1, wait_s=0),
+            broker.acknowledge("t", "g", b"", Verdicts()),
+            broker.extend("t", "g", b""),
+            broker.backlog("t", "g"),
         ):
             with pytest.raises(PublishError) as caught:
                 await within(answer)
             yield type(caught.value)
         yield type((await within(broker.check_topics(["t"])))["t"])
 
-    assert [each async for each in rejections()] == [BrokerUnavailable] * 4
+    assert [each async for each in rejections()] == [BrokerUnavailable] * 8
     broker.check()
     broker.start()
     await within(broker.stop(deadline_s=5))
@@ -198,7 +203,7 @@ async def test_before_it_is_started_and_after_it_is_stopped_nothing_is_published
         BrokerStopped,
         BrokerUnavailable,
         BrokerUnavailable,
-        BrokerStopped,
+        *[BrokerStopped] * 5,
     ]
 
 

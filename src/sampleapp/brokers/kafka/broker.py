@@ -139,9 +139,8 @@ class KafkaBroker:
         self._reader = TopicReader(
             new_client=self._new_client, clock=reactor, max_batch_bytes=config.max_batch_bytes
         )
-        self._work = GroupWork(
-            new_client=self._new_client, clock=reactor, now=now, max_batch_bytes=config.max_batch_bytes
-        )
+        self._work: GroupWork | None = None
+        self._now = now
         self._stopping = Stopping(clock=reactor, work=self._stop, deadline_passed=self._deadline_passed)
 
     def check(self) -> None:
@@ -171,6 +170,12 @@ class KafkaBroker:
                 auto_create=config.auto_create,
             ),
             clock=self._reactor,
+        )
+        self._work = GroupWork(
+            client=self._new_client(),
+            clock=self._reactor,
+            now=self._now,
+            max_batch_bytes=config.max_batch_bytes,
         )
         self._cluster_health.start(client=self._client, listener=self._producer)
         self._subscriptions.start()
@@ -265,19 +270,19 @@ class KafkaBroker:
 
     def pull(self, topic: str, group: str, *, most: int, wait_s: float) -> Deferred[Lease | None]:
         """See `IWorkBroker.pull`."""
-        return self._unless_not_started() or self._work.pull(topic, group, most=most, wait_s=wait_s)
+        return self._working(lambda work: work.pull(topic, group, most=most, wait_s=wait_s))
 
     def acknowledge(self, topic: str, group: str, lease: bytes, verdicts: Verdicts) -> Deferred[Acknowledged]:
         """See `IWorkBroker.acknowledge`."""
-        return self._unless_not_started() or self._work.acknowledge(topic, group, lease, verdicts)
+        return self._working(lambda work: work.acknowledge(topic, group, lease, verdicts))
 
     def extend(self, topic: str, group: str, lease: bytes) -> Deferred[Extended]:
         """See `IWorkBroker.extend`."""
-        return self._unless_not_started() or self._work.extend(topic, group, lease)
+        return self._working(lambda work: work.extend(topic, group, lease))
 
     def backlog(self, topic: str, group: str) -> Deferred[int | None]:
         """See `IWorkBroker.backlog`."""
-        return self._unless_not_started() or self._work.backlog(topic, group)
+        return self._working(lambda work: work.backlog(topic, group))
 
     @property
     def reloaded_paths(self) -> Sequence[Path]:
@@ -295,7 +300,7 @@ class KafkaBroker:
 
     def measures(self) -> KafkaMeasures:
         """See `IMeasured.measures`."""
-        if self._producer is not None:
+        if self._producer is not None and self._work is not None:
             measures = self._producer.measures(requests=self._sent)
             return replace(measures, given_up=self._work.given_up)
         return KafkaMeasures(
@@ -313,10 +318,12 @@ class KafkaBroker:
         """See `IBroker.stop`. Of several calls, the earliest deadline applies."""
         return self._stopping.request(deadline_s=deadline_s)
 
-    def _unless_not_started(self) -> Deferred[Any] | None:
-        if self._client is None and not self._stopping.is_requested:
-            return fail(BrokerUnavailable("The service has not started."))
-        return None
+    def _working(self, begin: Callable[[GroupWork], Deferred[T]]) -> Deferred[T]:
+        if self._work is not None:
+            return begin(self._work)
+        if self._stopping.is_requested:
+            return fail(BrokerStopped("The service is stopping."))
+        return fail(BrokerUnavailable("The service has not started."))
 
     def _publish_identified(
         self,
@@ -419,7 +426,7 @@ class KafkaBroker:
         subscriptions = Deferred.fromCoroutine(self._subscriptions.stop())
         descriptions = self._descriptions.stop()
         reader = self._reader.stop()
-        work = Deferred.fromCoroutine(self._work.stop())
+        work = succeed(None) if self._work is None else Deferred.fromCoroutine(self._work.stop())
         clock_check = self._clock_check.stop()
         self._cluster_health.stop()
         try:

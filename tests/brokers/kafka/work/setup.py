@@ -25,17 +25,13 @@ class Instance:
     def __init__(self, cluster, *, ahead_s=0.0, **options):
         """:param ahead_s: by how much its clock is ahead of the brokers'."""
         self.cluster = cluster
+        self.client = cluster.new_client()
         self.work = GroupWork(
-            new_client=self._new_client,
+            client=self.client,
             clock=cluster.clock,
             now=lambda: NOW_S + ahead_s + cluster.clock.seconds(),
             **options,
         )
-        self.client = None
-
-    def _new_client(self):
-        self.client = self.cluster.new_client()
-        return self.client
 
     def result(self, asked, *, within_s=30.0):
         """Wait for a result, and return it, or the error."""

@@ -7,7 +7,7 @@ from twisted.internet.defer import CancelledError
 
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.protocol import ShareFetchRequest
-from sampleapp.errors import BrokerUnavailable, UnknownTopic
+from sampleapp.errors import BrokerUnavailable, TopicNotAuthorized, UnknownTopic
 from sampleapp.model import ALL
 from tests.brokers.kafka.work.setup import GROUP, Instance, attempts, new_cluster, offsets
 from tests.support.kafka_simulator import Fate, values
@@ -181,6 +181,15 @@ def test_a_pull_that_waits_fails_when_the_topic_is_deleted(cluster, one):
     cluster.run(3)
     cluster.delete()
     assert isinstance(one.result(waiting), UnknownTopic)
+
+
+def test_a_pull_that_waits_fails_when_the_service_may_not_see_the_topic_any_more(cluster, one):
+    waiting = one.begin_pull(wait_s=60)
+    cluster.run(3)
+    cluster.topic_errors["t"] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    assert isinstance(one.result(waiting), TopicNotAuthorized)
+    cluster.run(1)
+    assert cluster.share_groups.sessions == {}
 
 
 def test_a_partition_that_was_added_is_read(cluster, one):

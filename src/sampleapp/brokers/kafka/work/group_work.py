@@ -37,33 +37,9 @@ from sampleapp.model import Acknowledged, Extended, Lease, Verdicts
 
 T = TypeVar("T")
 
+_METADATA_AGE_S: Final = 5.0
 MOST_SESSIONS: Final = 256
 """The most connections with a share session, by default: more than the leases of an instance."""
-
-
-class _Parts:
-    """All parts, which are made for the first call."""
-
-    def __init__(
-        self,
-        client: ClusterClient,
-        *,
-        clock: IReactorTime,
-        now: Callable[[], float],
-        most_sessions: int,
-        max_batch_bytes: int,
-    ) -> None:
-        self.client = client
-        self.topics = Topics(client=client, clock=clock)
-        self.groups = Groups(client=client, leaders=Leaders(client=client, clock=clock), clock=clock)
-        self.sessions = Sessions(
-            client=client,
-            pool=ConnectionPool(client=client, most=most_sessions, clock=clock),
-            clock=clock,
-            now=now,
-            max_batch_bytes=max_batch_bytes,
-        )
-        self.pulls = Pulls(topics=self.topics, groups=self.groups, sessions=self.sessions, clock=clock)
 
 
 class GroupWork:
@@ -78,22 +54,27 @@ class GroupWork:
     def __init__(
         self,
         *,
-        new_client: Callable[[], ClusterClient],
+        client: ClusterClient,
         clock: IReactorTime,
         now: Callable[[], float],
         most_sessions: int = MOST_SESSIONS,
         max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES,
     ) -> None:
         """
-        :param new_client: makes the client, for connections that nothing else uses.
+        :param client: is closed at the end. Nothing else uses its connections.
         :param now: returns the time of day, in seconds since the epoch.
         :param most_sessions: the most connections with a share session.
         :param max_batch_bytes: maximum size of a batch after decompression; a larger one is not given.
         """
-        self._new_parts: Callable[[], _Parts] = lambda: _Parts(
-            new_client(), clock=clock, now=now, most_sessions=most_sessions, max_batch_bytes=max_batch_bytes
+        self._client = client
+        leaders = Leaders(client=client, clock=clock)
+        pool = ConnectionPool(client=client, most=most_sessions, clock=clock)
+        self._topics = Topics(client=client, clock=clock)
+        self._groups = Groups(client=client, leaders=leaders, clock=clock)
+        self._sessions = Sessions(
+            client=client, pool=pool, clock=clock, now=now, max_batch_bytes=max_batch_bytes
         )
-        self._made: _Parts | None = None
+        self._pulls = Pulls(topics=self._topics, groups=self._groups, sessions=self._sessions, clock=clock)
         self._is_stopped = False
         self.given_up = 0
         """The messages that were released after their last attempt, since the start."""
@@ -102,7 +83,7 @@ class GroupWork:
         """See `sampleapp.interfaces.IWorkBroker.pull`."""
         if self._is_stopped:
             return _fail_stopped()
-        return self._parts.pulls.pull(topic, group, most=most, wait_s=wait_s).addErrback(self._translate)
+        return self._pulls.pull(topic, group, most=most, wait_s=wait_s).addErrback(self._translate)
 
     def acknowledge(self, topic: str, group: str, lease: bytes, verdicts: Verdicts) -> Deferred[Acknowledged]:
         """See `sampleapp.interfaces.IWorkBroker.acknowledge`."""
@@ -119,17 +100,10 @@ class GroupWork:
     async def stop(self) -> None:
         """End the pulls that wait, release the messages of all leases, and close the connections."""
         self._is_stopped = True
-        if self._made is not None:
-            self._made.pulls.stop()
-            await self._made.sessions.stop()
-            await self._made.client.close()
-            await self._made.pulls.wait_until_idle()
-
-    @property
-    def _parts(self) -> _Parts:
-        if self._made is None:
-            self._made = self._new_parts()
-        return self._made
+        self._pulls.stop()
+        await self._sessions.stop()
+        await self._client.close()
+        await self._pulls.wait_until_idle()
 
     def _begin(self, work: Callable[[], Coroutine[Deferred[Any], Any, T]]) -> Deferred[T]:
         if self._is_stopped:
@@ -153,7 +127,7 @@ class GroupWork:
 
     async def _acknowledge(self, topic: str, group: str, lease: bytes, verdicts: Verdicts) -> Acknowledged:
         token = await self._token(topic, lease)
-        done = await self._parts.sessions.acknowledge(group, token, verdicts)
+        done = await self._sessions.acknowledge(group, token, verdicts)
         self.given_up += done.given_up
         if done.given_up:
             self._log.warn(
@@ -167,12 +141,11 @@ class GroupWork:
 
     async def _extend(self, topic: str, group: str, lease: bytes) -> Extended:
         token = await self._token(topic, lease)
-        return await self._parts.sessions.extend(group, topic, token)
+        return await self._sessions.extend(group, topic, token)
 
     async def _backlog(self, topic: str, group: str) -> int | None:
-        parts = self._parts
-        view = await parts.topics.get(topic, max_age_s=5.0)
-        return await parts.groups.backlog(topic, group, view)
+        view = await self._topics.get(topic, max_age_s=_METADATA_AGE_S)
+        return await self._groups.backlog(topic, group, view)
 
     async def _token(self, topic: str, lease: bytes) -> LeaseToken:
         """
@@ -184,7 +157,7 @@ class GroupWork:
         try:
             # The topic may have been made again since it was asked for.
             for max_age_s in (inf, 0.0):
-                view = await self._parts.topics.get(topic, max_age_s=max_age_s)
+                view = await self._topics.get(topic, max_age_s=max_age_s)
                 if view.topic_id == token.topic_id:
                     return token
         except UnknownTopic as error:

@@ -345,16 +345,17 @@ class Pulls:
                     break
                 session = await self._watch_once(line, view, node_id, session)
             except (UnknownTopic, TopicNotAuthorized, WorkNotSupported) as error:
+                self._sessions.end(session)
                 session = None
                 for pull in [*line.waiting]:
                     self._give(pull, copy(error))
             except Exception as error:  # noqa: BLE001 -- the pulls end at their time
+                self._sessions.end(session)
                 session = None
                 if not isinstance(error, (PublishError, WorkError)):
                     self._log.failure("A bug in the service: waiting for messages failed")
                 await deferLater(self._clock, _WATCH_RETRY_S)
-        if session is not None:
-            self._sessions.end(session)
+        self._sessions.end(session)
         line.watched.discard(node_id)
         self._watch(line)
         self._forget_idle(line)

@@ -231,13 +231,11 @@ class Sessions:
 
     def release(self, lease: Lease) -> None:
         """Release the messages of a lease that no worker has."""
-        session = self._leased.get(LeaseToken.read(lease.token).member)
-        if session is not None:
-            self.end(session)
+        self.end(self._leased.get(LeaseToken.read(lease.token).member))
 
-    def end(self, session: Session) -> None:
-        """End a session, unless it has ended: the broker releases the records that it still holds."""
-        if self._mark_over(session):
+    def end(self, session: Session | None) -> None:
+        """End a session, if one goes on: the broker releases the records that it still holds."""
+        if session is not None and self._mark_over(session):
             self._run(self._end(session))
 
     async def acknowledge(self, group: str, token: LeaseToken, verdicts: Verdicts) -> Acknowledged:
