@@ -47,7 +47,7 @@ def from_url(
     :param reactor: provides `IReactorTime`, `IReactorFromThreads` and, for Kafka, the interfaces that TCP
         endpoints need. No single type has all of them.
     :param idempotency: for records that are sent again.
-    :param work: for groups of workers; those of Kafka have their own configuration.
+    :param work: for groups of workers.
     :raise BrokerURLError: for any other URL. The message does not repeat the part after the scheme, which may
         have a password.
     """
@@ -64,7 +64,7 @@ def from_url(
 
         return MemoryBroker(clock=reactor, idempotency=idempotency, work=work)
     if scheme in {"kafka", "kafka+tls"}:
-        return _kafka(url, reactor=reactor, idempotency=idempotency)
+        return _kafka(url, reactor=reactor, idempotency=idempotency, work=work)
     raise BrokerURLError(f"The scheme of this broker's URL is not known: {_RIGHT}.")
 
 
@@ -95,7 +95,7 @@ def check_readable(url: str) -> None:
         raise BrokerURLError("the records of a memory broker can be read only in the service itself.")
 
 
-def _kafka(url: str, *, reactor: Any, idempotency: IdempotencySettings) -> IBroker:
+def _kafka(url: str, *, reactor: Any, idempotency: IdempotencySettings, work: WorkSettings) -> IBroker:
     from sampleapp.brokers.kafka import config
     from sampleapp.brokers.kafka.broker import KafkaBroker
 
@@ -103,7 +103,7 @@ def _kafka(url: str, *, reactor: Any, idempotency: IdempotencySettings) -> IBrok
         parsed = config.parse(url)
     except ValueError as error:
         raise BrokerURLError(str(error)) from None
-    return KafkaBroker(parsed, reactor=reactor, idempotency=idempotency)
+    return KafkaBroker(parsed, reactor=reactor, idempotency=idempotency, work=work)
 
 
 def _sqlite(path: str, *, reactor: Any, idempotency: IdempotencySettings, work: WorkSettings) -> IBroker:

@@ -255,7 +255,9 @@ def _broker(config: Config, reloads: Reloads, *, reactor: Any) -> IBroker:
         is_enabled_for=config.idempotent_topics.__contains__,
         records_per_s=config.idempotency_rate,
     )
-    work = brokers.WorkSettings(lease_s=config.work_lease_s, attempts=config.work_attempts)
+    work = brokers.WorkSettings(
+        most_leases=config.limits.max_leases, lease_s=config.work_lease_s, attempts=config.work_attempts
+    )
     try:
         broker = brokers.from_url(config.broker, reactor=reactor, idempotency=idempotency, work=work)
     except brokers.BrokerURLError as error:

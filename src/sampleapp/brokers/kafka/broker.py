@@ -32,6 +32,7 @@ from sampleapp.brokers.kafka.idempotent_topics import IdempotentTopics
 from sampleapp.brokers.kafka.producer import Producer, ProducerSettings, ReplayDetection
 from sampleapp.brokers.kafka.producer.results import rejection
 from sampleapp.brokers.kafka.work import GroupWork
+from sampleapp.brokers.shared.deliveries import WorkSettings
 from sampleapp.brokers.shared.following import Subscriptions
 from sampleapp.brokers.shared.health import WRITING, HealthTracker
 from sampleapp.brokers.shared.idempotency import IdempotencySettings
@@ -103,6 +104,7 @@ class KafkaBroker:
         environment: Mapping[str, str] = environ,
         metadata_interval_s: float = METADATA_INTERVAL_S,
         idempotency: IdempotencySettings = IdempotencySettings(),  # noqa: B008 -- it is immutable
+        work: WorkSettings = WorkSettings(),  # noqa: B008 -- it is immutable
         now: Callable[[], float] = time.time,
     ) -> None:
         """
@@ -110,6 +112,7 @@ class KafkaBroker:
         :param environment: may hold the credentials.
         :param metadata_interval_s: the interval of loading brokers, topics and partitions, in seconds.
         :param idempotency: for records that are sent again.
+        :param work: for groups of workers.
         :param now: returns the time of day, which is compared with the timestamps of records with an
             identity, and with Kafka's: seconds since the epoch.
         """
@@ -140,6 +143,7 @@ class KafkaBroker:
             new_client=self._new_client, clock=reactor, max_batch_bytes=config.max_batch_bytes
         )
         self._work: GroupWork | None = None
+        self._work_settings = work
         self._now = now
         self._stopping = Stopping(clock=reactor, work=self._stop, deadline_passed=self._deadline_passed)
 
@@ -175,6 +179,7 @@ class KafkaBroker:
             client=self._new_client(),
             clock=self._reactor,
             now=self._now,
+            most_leases=self._work_settings.most_leases,
             max_batch_bytes=config.max_batch_bytes,
         )
         self._cluster_health.start(client=self._client, listener=self._producer)

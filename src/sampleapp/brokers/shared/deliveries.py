@@ -42,8 +42,10 @@ def verdicts_by_id(
 
 
 class WorkSettings(Struct, frozen=True, kw_only=True):
-    """The operator's settings for groups of workers, of brokers that keep the leases themselves."""
+    """The operator's settings for groups of workers. On Kafka, the group has those of leases and attempts."""
 
+    most_leases: int = 200
+    """The most leases that this instance gives at a time."""
     lease_s: float = 30.0
     """A lease ends after this time, in seconds."""
     attempts: int = 5

@@ -22,7 +22,7 @@ def new_cluster(partitions=1, *, brokers=(1,)):
 class Instance:
     """One instance."""
 
-    def __init__(self, cluster, *, ahead_s=0.0, **options):
+    def __init__(self, cluster, *, ahead_s=0.0, most_leases=200):
         """:param ahead_s: by how much its clock is ahead of the brokers'."""
         self.cluster = cluster
         self.client = cluster.new_client()
@@ -30,7 +30,7 @@ class Instance:
             client=self.client,
             clock=cluster.clock,
             now=lambda: NOW_S + ahead_s + cluster.clock.seconds(),
-            **options,
+            most_leases=most_leases,
         )
 
     def result(self, asked, *, within_s=30.0):

@@ -166,7 +166,7 @@ def test_a_lease_that_another_instance_has_extended_outlives_the_first(cluster, 
 
 
 def test_an_instance_without_room_does_not_end_a_lease_that_it_cannot_extend(cluster, one):
-    full = Instance(cluster, most_sessions=1)
+    full = Instance(cluster, most_leases=1)
     full.pull()
     lease = one.pull(2)
     assert isinstance(full.extend(lease.token), BrokerUnavailable)
@@ -305,7 +305,7 @@ def test_there_is_a_limit_of_sessions(cluster, one):
 def test_connections_of_leases_that_other_instances_have_ended_are_used_when_there_are_no_others(
     cluster, two
 ):
-    one = Instance(cluster, most_sessions=2)
+    one = Instance(cluster, most_leases=2)
     leases = [one.pull() for _ in range(2)]
     assert isinstance(one.pull(), BrokerUnavailable)
     two.acknowledge(leases[0].token)

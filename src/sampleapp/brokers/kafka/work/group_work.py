@@ -38,8 +38,6 @@ from sampleapp.model import Acknowledged, Extended, Lease, Verdicts
 T = TypeVar("T")
 
 _METADATA_AGE_S: Final = 5.0
-MOST_SESSIONS: Final = 256
-"""The most connections with a share session, by default: more than the leases of an instance."""
 
 
 class GroupWork:
@@ -57,17 +55,19 @@ class GroupWork:
         client: ClusterClient,
         clock: IReactorTime,
         now: Callable[[], float],
-        most_sessions: int = MOST_SESSIONS,
+        most_leases: int,
         max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES,
     ) -> None:
         """
         :param client: is closed at the end. Nothing else uses its connections.
         :param now: returns the time of day, in seconds since the epoch.
-        :param most_sessions: the most connections with a share session.
+        :param most_leases: the most leases at a time.
         :param max_batch_bytes: maximum size of a batch after decompression; a larger one is not given.
         """
         self._client = client
         leaders = Leaders(client=client, clock=clock)
+        # Those of leases that have ended are ended within some seconds, and groups that wait have one, too.
+        most_sessions = most_leases + most_leases // 4
         pool = ConnectionPool(client=client, most=most_sessions, clock=clock)
         self._topics = Topics(client=client, clock=clock)
         self._groups = Groups(client=client, leaders=leaders, clock=clock)
