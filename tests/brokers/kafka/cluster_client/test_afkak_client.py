@@ -448,3 +448,21 @@ async def test_a_cluster_is_asked_for_its_versions_as_it_knows_the_question(mock
         assert [each.version for each in tap.of(API_VERSIONS)] == asked
         await within(client.load_metadata(["t"]))
         assert list(client.partitions_of("t")) == [0, 1, 2]
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_connection_of_one_owner_is_not_shared_and_goes_on_when_another_is_closed(mock):
+    request = MetadataRequest(topics=["t"], auto_create=False)
+    async with client_of(mock.bootstrap) as client:
+        assert client.new_connection(1) is None
+        await within(client.load_metadata(["t"]))
+        first, second = client.new_connection(1), client.new_connection(1)
+        answers = [await within(each.ask(request, timeout_s=5)) for each in (first, second)]
+        assert [each.topics[0].topic for each in answers] == ["t", "t"]
+        assert first is not second
+        assert not {first, second} & {*client.clients.values()}
+        await within(first.close())
+        await within(second.ask(request, timeout_s=5))
+        assert not (await failure_of(first.ask(request, timeout_s=5))).sent
+        await within(second.close())
+    assert client.new_connection(1) is None
