@@ -61,7 +61,8 @@ class _Session:
 class _State:
     """What a group has of one partition."""
 
-    start: int
+    start: int | None = None
+    """``None`` before the first fetch."""
     deliveries: dict[int, _Delivery] = field(default_factory=dict)
     is_acknowledged: bool = False
 
@@ -86,6 +87,8 @@ class ShareGroups:
         self.lock_s = 30.0
         self.attempts = 5
         self.is_supported = True
+        self.settings_take_s = 0.0
+        """The time until brokers know new settings of a group."""
         self.members = set()
         self.sessions = {}
         """By node, group and member."""
@@ -140,7 +143,8 @@ class ShareGroups:
                 return Coordinator(error, -1 if error else self.cluster.brokers[0])
             if isinstance(request, SetGroupConfigsRequest):
                 if not error:
-                    self.cluster.configs.setdefault((OF_GROUP, request.group), {}).update(request.values)
+                    known = self.cluster.configs.setdefault((OF_GROUP, request.group), {})
+                    self.cluster.clock.callLater(self.settings_take_s, known.update, request.values)
                 return error
             if isinstance(request, ShareGroupHeartbeatRequest):
                 return self._heartbeat(request, error)
@@ -159,11 +163,8 @@ class ShareGroups:
         if request.topic is None:
             return ShareGroupHeartbeat(0, request.member_epoch, 5000, None)
         topic_id, logs = self.cluster.known_to(self.cluster.brokers[0], request.topic)
-        settings = self.cluster.configs.get((OF_GROUP, request.group), {})
-        at_first = isinstance(settings, dict) and settings.get("share.auto.offset.reset") == "earliest"
-        for number, log in logs.items():
-            start = log.start if at_first else log.end
-            self._states.setdefault((request.group, request.topic, number), _State(start))
+        for number in logs:
+            self._states.setdefault((request.group, request.topic, number), _State())
         return ShareGroupHeartbeat(0, 1, 5000, {topic_id: tuple(logs)})
 
     def _describe(self, request, error):
@@ -225,6 +226,10 @@ class ShareGroups:
         if error or state is None:
             return SharePartition(number, error or ErrorCode.UNKNOWN_SERVER_ERROR)
         log = self.cluster.topics[session.topic][number]
+        if state.start is None:
+            settings = self.cluster.configs.get((OF_GROUP, group), {})
+            at_first = isinstance(settings, dict) and settings.get("share.auto.offset.reset") == "earliest"
+            state.start = log.start if at_first else log.end
         aborted = [range(each.first_offset, end) for each, end in log.aborted]
         runs = []
         for offset in range(state.start, log.readable_to()):

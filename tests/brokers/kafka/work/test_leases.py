@@ -5,7 +5,11 @@ from __future__ import annotations
 import pytest
 
 from sampleapp.brokers.kafka.error_code import ErrorCode
-from sampleapp.brokers.kafka.protocol import ShareAcknowledgeRequest, ShareFetchRequest
+from sampleapp.brokers.kafka.protocol import (
+    SetGroupConfigsRequest,
+    ShareAcknowledgeRequest,
+    ShareFetchRequest,
+)
 from sampleapp.errors import (
     BrokerStopped,
     BrokerUnavailable,
@@ -55,6 +59,18 @@ def test_a_new_group_begins_at_the_first_message_and_has_no_member_afterwards(cl
     assert [each.record.value for each in lease.messages] == values(2)
     assert lease.ends_ms == pytest.approx(1000 * (NOW_S + cluster.clock.seconds() + 29), abs=100)
     assert cluster.share_groups.members == set()
+
+
+def test_a_new_group_is_not_read_before_all_leaders_know_where_it_begins(cluster, one):
+    cluster.share_groups.settings_take_s = 3.0
+    assert offsets(one.pull(2)) == [0, 1]
+
+
+def test_a_group_whose_settings_may_not_be_changed_begins_where_kafka_lets_it_begin(cluster, one):
+    cluster.share_groups.errors[SetGroupConfigsRequest] = [ErrorCode.GROUP_AUTHORIZATION_FAILED]
+    assert one.pull(2) is None
+    cluster.logs[0].append(b"next")
+    assert offsets(one.pull(2)) == [6]
 
 
 def test_a_group_with_settings_of_its_own_keeps_them(cluster, one):

@@ -113,7 +113,7 @@ class Groups:
             return
         waiters = self._preparing[topic, group] = Waiters()
         try:
-            await self._configure(group)
+            await self._configure(group, view)
             await self._join_and_leave(topic, group, view)
         finally:
             del self._preparing[topic, group]
@@ -176,12 +176,14 @@ class Groups:
             return known
         return await self._load_settings(group)
 
-    async def _load_settings(self, group: str) -> GroupSettings:
+    async def _load_settings(self, group: str, *nodes: int) -> GroupSettings:
+        """:param nodes: the brokers of which one is asked; by default, all."""
         names = [*_OF_NEW_GROUP, _ATTEMPTS]
         described = await self._ask_any(
             lambda node_id: DescribeConfigsRequest(
                 resources=[(OF_GROUP, group, names), (OF_BROKER, str(node_id), [_ATTEMPTS_OF_BROKER])]
-            )
+            ),
+            *nodes,
         )
         by_type = {each.resource_type: each for each in described}
         of_group, of_broker = by_type.get(OF_GROUP, _NOTHING), by_type.get(OF_BROKER, _NOTHING)
@@ -196,16 +198,25 @@ class Groups:
             del self._settings[next(iter(self._settings))]
         return settings
 
-    async def _configure(self, group: str) -> None:
+    async def _configure(self, group: str, view: TopicView) -> None:
         """Let a new group begin at the first record, and read only committed ones."""
         settings = await self._load_settings(group)
-        if settings.own & _OF_NEW_GROUP.keys():
+        own, error = settings.own & _OF_NEW_GROUP.keys(), settings.error
+        if not own and not error:
+            request = SetGroupConfigsRequest(group=group, values=_OF_NEW_GROUP)
+            own, error = frozenset(_OF_NEW_GROUP), await self._ask_any(lambda _: request)
+        if error:
+            self._warn(group, error)
             return
-        request = SetGroupConfigsRequest(group=group, values=_OF_NEW_GROUP)
-        error = settings.error or await self._ask_any(lambda _: request)
-        self._settings.pop(group, None)
-        if not error:
-            return
+        # A leader that has not heard of them yet would begin at the end.
+        for node_id in {each for each in view.leaders.values() if each is not None}:
+            deadline_s = self._clock.seconds() + _DEADLINE_S
+            while not (await self._load_settings(group, node_id)).own >= own:
+                if self._clock.seconds() >= deadline_s:
+                    raise BrokerUnavailable("A Kafka broker does not know the settings of the group yet.")
+                await deferLater(self._clock, _RETRY_S)
+
+    def _warn(self, group: str, error: int) -> None:
         sentence = (
             f"The settings of the share group {group} cannot be read or set: Kafka answers "
             f"{ErrorCode.name_of(error)}. With Kafka's defaults, a new group begins at the topic's end, and "
@@ -267,13 +278,18 @@ class Groups:
                 raise rejected(found.error)
             await deferLater(self._clock, _RETRY_S)
 
-    async def _ask_any(self, make_request: Callable[[int], Request[R]]) -> R:
-        """:param make_request: returns the request for the broker with this node id."""
+    async def _ask_any(self, make_request: Callable[[int], Request[R]], *nodes: int) -> R:
+        """
+        Ask one broker after another until one answers.
+
+        :param make_request: returns the request for the broker with this node id.
+        :param nodes: the brokers; by default, all.
+        """
         if not self._client.node_ids():
             await self._load_brokers()
         try:
             answer: R = await ask_one_of(
-                self._client.node_ids(),
+                nodes or self._client.node_ids(),
                 ask=lambda node_id: self._client.request(
                     node_id, make_request(node_id), timeout_s=_TIMEOUT_S
                 ),
