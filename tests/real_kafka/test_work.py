@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import asynccontextmanager, contextmanager, suppress
 
 import pytest
@@ -15,11 +16,12 @@ from sampleapp.model import ALL, Verdicts
 from sampleapp_testing import WorkContract
 from tests.real_kafka.admin import new_topic
 from tests.real_kafka.cluster import Cluster
-from tests.real_kafka.service import for_each_version, in_thread, kafka_url
+from tests.real_kafka.service import connect, for_each_version, in_thread, kafka_url
 from tests.real_kafka.share_groups import SESSIONS, SETTINGS, SHORT_LOCK, ShareGroup, free_sessions
 from tests.real_kafka.versions import SHARE_GROUPS, needs
 from tests.real_kafka.writing import produce
 from tests.support.brokers import within
+from tests.support.live_service import LiveService
 from tests.support.waiting import wait_until
 
 pytestmark = needs(SHARE_GROUPS)
@@ -203,3 +205,36 @@ async def test_a_lease_that_another_instance_has_extended_outlives_the_first(man
                 await within(two.acknowledge(group.topic, group.name, token, Verdicts(accept=ALL)))
         found = await within(two.acknowledge(group.topic, group.name, tokens[-1], Verdicts(accept=ALL)))
         assert found.accepted == len(lease.messages)
+
+
+def ask(service, group, action, body):
+    connection = connect(service)
+    try:
+        path = f"/topics/{group.topic}/groups/{group.name}/{action}"
+        connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        return response.status, json.loads(response.read() or b"null")
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("end", [LiveService.kill, LiveService.stop])
+def test_instances_that_end_leave_no_session(end, few_sessions, start_service):
+    group, idle = ShareGroup(few_sessions, records=200), ShareGroup(few_sessions)
+    for _ in range(3):
+        # Half a second for leases that nobody answers.
+        service = start_service(few_sessions, service_options=["--drain-timeout", "1"])
+        for _ in range(SESSIONS):
+            status, lease = ask(service, group, "pull", {"wait": 10})
+            assert status == 200, lease
+        end(service)
+        wait_until(lambda: free_sessions(idle) == SESSIONS, "no session is left on the broker")
+
+
+def test_a_worker_acknowledges_at_another_instance_over_http(many_sessions, start_service):
+    group = ShareGroup(many_sessions, records=3)
+    one, two = start_service(many_sessions), start_service(many_sessions)
+    status, lease = ask(one, group, "pull", {"max": 3, "wait": 10})
+    assert (status, lease["messages"][0]["id"]) == (200, "0-0")
+    assert ask(two, group, "extend", {"lease": lease["lease"]})[0] == 200
+    assert ask(two, group, "ack", {"lease": lease["lease"], "accept": "all"})[0] == 409
