@@ -155,6 +155,25 @@ def test_messages_of_reachable_nodes_are_given_while_another_is_down(cluster):
     cluster.mend()
 
 
+def test_a_node_that_does_not_answer_delays_few_pulls(cluster):
+    cluster.brokers = (1, 2)
+    cluster.add_partitions(1)
+    cluster.logs[1].append(*values(20))
+    one = Instance(cluster)
+    one.acknowledge(one.pull(5).token)
+    one.acknowledge(one.pull(1).token)
+    cluster.silent = {1}
+    for _ in range(2):
+        one.pull(wait_s=0)
+    for _ in range(8):
+        assert one.result(one.begin_pull(), within_s=0.1) is not None
+    cluster.silent = set()
+    cluster.logs[0].append(b"next")
+    cluster.run(5)
+    found = [one.pull() for _ in range(3)]
+    assert 0 in {each.messages[0].record.partition for each in found}
+
+
 def test_a_pull_that_waits_goes_on_after_an_election(cluster):
     cluster.brokers = (1, 2)
     one = Instance(cluster)

@@ -37,6 +37,8 @@ _READY_S: Final = 10.0
 _RETRY_S: Final = 0.1
 _FIRST_WAIT_MS: Final = 500
 """How long an attempt waits in a group that was made for it: its first fetch may be empty."""
+_FAILED_S: Final = 5.0
+"""Seconds for which a node that has failed is not asked, if there are others."""
 _WATCH_RETRY_S: Final = 0.5
 _WAIT_MS: Final = 1000
 """
@@ -175,6 +177,8 @@ class Pulls:
         self._pulls: set[_Pull] = set()
         self._turn = 0
         """Each attempt begins at the next node."""
+        self._failed_at_s: dict[int, float] = {}
+        """When nodes have failed last. One that is frozen must not delay every pull."""
         self._is_stopped = False
         self._idle: Waiters[None] = Waiters()
 
@@ -271,19 +275,23 @@ class Pulls:
         failures: list[BrokerUnavailable] = []
         self._turn += 1
         first = self._turn % max(1, len(nodes))
-        for node_id in (*[*nodes][first:], *[*nodes][:first]):
+        rotated = [*[*nodes][first:], *[*nodes][:first]]
+        after_s = self._clock.seconds() - _FAILED_S
+        asked = [each for each in rotated if self._failed_at_s.get(each, after_s) <= after_s] or rotated
+        for node_id in asked:
             try:
                 session = await self._open(line, view, node_id)
                 lease, found = await self._ask(session, most, most_attempts, wait_ms=wait_ms)
             except BrokerUnavailable as error:
                 failures.append(error)
+                self._failed_at_s[node_id] = self._clock.seconds()
                 continue
             errors |= found
             if not found:
                 self._groups.mark_used(line.topic, line.group)
             if lease is not None:
                 return lease, errors
-        if failures and len(failures) == len(nodes):
+        if failures and len(failures) == len(asked):
             raise failures[0]
         return None, errors
 
