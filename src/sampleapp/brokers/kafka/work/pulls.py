@@ -6,6 +6,7 @@ from copy import copy
 from enum import Enum
 from typing import Final, TypeVar
 
+from msgspec import Struct
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.internet.task import deferLater
@@ -135,19 +136,18 @@ class _Pull:
         return True
 
 
-class _Line:
+class _Line(Struct, eq=False):
     """The pulls of one group that wait, in their order."""
 
-    def __init__(self, topic: str, group: str) -> None:
-        self.topic = topic
-        self.group = group
-        self.waiting: dict[_Pull, None] = {}
-        self.watched: set[int] = set()
-        """The nodes with a fetch that waits."""
-        self.tries = 0
-        """Attempts that are under way."""
-        self.view: TopicView | None = None
-        """The last known state of the topic."""
+    topic: str
+    group: str
+    waiting: dict[_Pull, None] = {}
+    watched: set[int] = set()
+    """The nodes with a fetch that waits."""
+    tries: int = 0
+    """Attempts that are under way."""
+    view: TopicView | None = None
+    """The last known state of the topic."""
 
     @property
     def is_idle(self) -> bool:

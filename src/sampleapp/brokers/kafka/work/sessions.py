@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
+from msgspec import Struct
 from msgspec.structs import replace
 from twisted.internet.defer import CancelledError, Deferred, DeferredList, FirstError, gatherResults
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -61,41 +62,29 @@ _LOST: Final = (
 _TYPES: Final = (AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT)
 
 
-class Session:
+class Session(Struct, eq=False, kw_only=True):
     """
     The share session of one member, on a connection of its own.
 
     Of a session that another instance has taken over, or ended, the epoch is not valid.
     """
 
-    def __init__(
-        self,
-        connection: Connection,
-        *,
-        node_id: int,
-        group: str,
-        topic: tuple[str, UUID],
-        partitions: Sequence[int],
-        member: bytes,
-    ) -> None:
-        """
-        :param topic: the name and the id.
-        :param partitions: those that records are acquired from; the node leads them.
-        :param member: the member id as 16 bytes, chosen at random.
-        """
-        self.connection = connection
-        self.node_id = node_id
-        self.group = group
-        self.topic = topic
-        self.partitions = partitions
-        self.member = member
-        self.epoch = 0
-        """The number of the next request."""
-        self.ends_ms = 0
-        """When its messages must be acknowledged: milliseconds since the epoch."""
-        self.timer: IDelayedCall | None = None
-        self.is_over = False
-        """True if it has ended, or is being ended: its connection is not that of this session any more."""
+    connection: Connection
+    node_id: int
+    group: str
+    topic: tuple[str, UUID]
+    """The name and the id."""
+    partitions: Sequence[int]
+    """Those that records are acquired from; the node leads them."""
+    member: bytes
+    """The member id as 16 bytes, chosen at random."""
+    epoch: int = 0
+    """The number of the next request."""
+    ends_ms: int = 0
+    """When its messages must be acknowledged: milliseconds since the epoch."""
+    timer: IDelayedCall | None = None
+    is_over: bool = False
+    """True if it has ended, or is being ended: its connection is not that of this session any more."""
 
     def fetch(self, *, most: int, wait_ms: int) -> ShareFetchRequest:
         """Return a request for records."""
@@ -162,10 +151,13 @@ class Sessions:
 
         :raise BrokerUnavailable: there are too many, or the broker is not in the cluster.
         """
-        connection = await self._connection(node_id)
-        member = secrets.token_bytes(16)
         return Session(
-            connection, node_id=node_id, group=group, topic=topic, partitions=partitions, member=member
+            connection=await self._connection(node_id),
+            node_id=node_id,
+            group=group,
+            topic=topic,
+            partitions=partitions,
+            member=secrets.token_bytes(16),
         )
 
     async def acquire(self, session: Session, *, most: int, wait_ms: int) -> AcquiredRecords:
@@ -379,7 +371,7 @@ class Sessions:
         of the lease is valid.
         """
         session = Session(
-            await self._connection(token.node_id),
+            connection=await self._connection(token.node_id),
             node_id=token.node_id,
             group=group,
             topic=(topic, token.topic_id),
