@@ -1,0 +1,90 @@
+"""Groups of workers on simulated share groups pass the contract."""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from uuid import NAMESPACE_OID, uuid5
+
+from twisted.internet import reactor
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.task import LoopingCall
+from zope.interface import implementer
+
+from sampleapp.brokers.kafka.batches import Codec, encode_batch
+from sampleapp.brokers.kafka.protocol import OF_BROKER
+from sampleapp.brokers.kafka.work import GroupWork
+from sampleapp.interfaces import IWorkBroker
+from sampleapp.model import RecordMetadata
+from sampleapp_testing import WorkContract
+from tests.support.in_memory import PromptBroker
+from tests.support.kafka_simulator import Cluster
+
+STEP_S = 0.02
+
+
+class ManyTopics(Cluster):
+    """A cluster whose topics all have ids."""
+
+    def known_to(self, node_id, topic=""):
+        logs = self.topics.get(topic, {})
+        return (uuid5(NAMESPACE_OID, topic) if logs else None), logs
+
+
+@implementer(IWorkBroker)
+class SimulatedBroker(PromptBroker):
+    """A broker whose time goes on with the reactor, and faster."""
+
+    def __init__(self):
+        super().__init__()
+        self.cluster = ManyTopics(brokers=(1, 2))
+        self.cluster.topics.clear()
+        self.cluster.has_readers = True
+        for node_id in self.cluster.brokers:
+            self.cluster.configs[OF_BROKER, f"{node_id}"] = {"group.share.delivery.count.limit": "5"}
+        began_s = time.time()
+        self.work = GroupWork(
+            client=self.cluster.new_client(),
+            clock=self.cluster.clock,
+            now=lambda: began_s + self.cluster.clock.seconds(),
+            most_leases=200,
+        )
+        self.going_on = LoopingCall(self.cluster.run, STEP_S)
+        self.going_on.clock = reactor
+        self.count = 0
+        self.pull, self.acknowledge = self.work.pull, self.work.acknowledge
+        self.extend, self.backlog = self.work.extend, self.work.backlog
+
+    def start(self):
+        self.going_on.start(0.001)
+
+    def publish(self, record):
+        if record.topic not in self.cluster.topics:
+            self.cluster.add_partitions(2, topic=record.topic)
+        self.count += 1
+        number = self.count % 2
+        data = encode_batch([record], codec=Codec.NONE, producer_id=-1, epoch=-1, base_sequence=-1)
+        _, offset = self.cluster.topics[record.topic][number].append_batch(data)
+        return succeed(RecordMetadata(topic=record.topic, partition=number, offset=offset))
+
+    def publish_many(self, records):
+        return succeed([self.publish(each).result for each in records])
+
+    def list_topics(self):
+        return succeed(sorted(self.cluster.topics))
+
+    def stop(self, *, deadline_s):
+        stopping = Deferred.fromCoroutine(self.work.stop())
+        return stopping.addBoth(lambda _: self.going_on.running and self.going_on.stop())
+
+
+class TestWorkOnSimulatedKafka(WorkContract):
+    @contextmanager
+    def new_broker(self):
+        broker = SimulatedBroker()
+        self.cluster = broker.cluster
+        yield broker
+        assert self.cluster.share_groups.sessions == {}
+
+    async def end_leases(self):
+        self.cluster.run(31)
