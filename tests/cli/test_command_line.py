@@ -16,7 +16,9 @@ from tests.support.command import COMMAND
 from tests.support.free_ports import rejecting_port
 
 
-@pytest.mark.parametrize("arguments", [[], ["publish"], ["delete"], ["readings"], ["consume"], ["topics"]])
+@pytest.mark.parametrize(
+    "arguments", [[], ["publish"], ["delete"], ["readings"], ["consume"], ["topics"], ["work"]]
+)
 def test_every_command_has_help_with_examples(arguments):
     shown = CliRunner().invoke(main, [*arguments, "--help"])
     assert shown.exit_code == 0
@@ -81,6 +83,10 @@ def test_the_version_is_that_of_the_distribution():
         (["consume", "t", "--from", "99999999999999999999"], '"latest", "-N" for the last N records of each'),
         (["consume", "t", "--from", "id~1.-", "--partition", "1"], "does not read partition 1"),
         (["consume", "t", "--limit", "0"], "not in the range"),
+        (["work", "t", "g"], "Missing argument 'COMMAND...'"),
+        (["work", "t", "g", "--", "no-such-program"], "there is no program 'no-such-program'."),
+        (["work", "t", "a/b", "--", "cat"], "'a/b' is not the name of a group: 1 to 249 characters"),
+        (["work", "t", "g", "--parallel", "0", "--", "cat"], "not in the range"),
         (["consume", "t", "--timeout", "soon"], "not a valid float"),
         (["publish", "t", "--key-base64", "_-8=", "c"], "it is not base64 with padding"),
         (["publish", "t", "--key-base64", "", "--key", "", "c"], "Give one key: either --key or"),

@@ -9,7 +9,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
 from sampleapp.brokers.memory import MemoryBroker
-from sampleapp.client import Lease, LeaseLost, ProblemError, Rejected
+from sampleapp.client import Lease, LeaseLost, ProblemError, Rejected, Released
 from sampleapp.errors import InvalidMessage
 from sampleapp.model import Acknowledged, ConsumerRecord, LeasedRecord
 from tests.client.test_service import Service
@@ -187,6 +187,27 @@ def test_a_message_whose_handler_fails_is_given_again(no_failure_is_lost):
     assert [message.attempts for message in handler.messages] == [1, 2]
     assert [failure.type for failure in no_failure_is_lost] == [ZeroDivisionError]
     no_failure_is_lost.clear()
+
+
+def test_a_message_that_the_handler_releases_is_given_again():
+    service = WorkService("a")
+    handler = Handling()
+    worker = service.client.work(**GROUP, handler=handler, most=2)
+    service.until(lambda: handler.results)
+    handler.results[0].errback(Released())
+    service.until(lambda: len(handler.results) == 2)
+    handler.results[1].callback(None)
+    service.result_of(worker.done)
+    assert [message.attempts for message in handler.messages] == [1, 2]
+
+
+def test_errors_that_may_pass_are_told_and_the_worker_goes_on():
+    told = []
+    worker = canned(503, PROBLEM, problem(503)).work(**GROUP, handler=Handling(), on_trouble=told.append)
+    assert told == ["Cannot pull messages now; trying again: Title (503): Detail."]
+    assert not worker.done.called
+    worker.stop()
+    assert worker.done.called
 
 
 def test_a_lease_is_extended_while_its_message_is_handled():

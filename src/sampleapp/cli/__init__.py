@@ -1,6 +1,6 @@
 """
-The ``sampleapp`` command: run the service, publish, delete, print readings and records, create tokens and
-hooks.
+The ``sampleapp`` command: run the service, publish, delete, print readings and records, work in groups,
+create tokens and hooks.
 
 Arguments are parsed before any module heavier than click is imported, so ``--help`` answers at once.
 """
@@ -19,6 +19,7 @@ from sampleapp.cli._output import INTERRUPTED, discard_stdout, note, open_standa
 from sampleapp.cli._publish import delete, publish
 from sampleapp.cli._read import consume, readings, topics
 from sampleapp.cli._token import token
+from sampleapp.cli._work import work
 from sampleapp.files import system_error
 
 __all__ = ["main"]
@@ -32,6 +33,7 @@ Examples:
   sampleapp readings --version 2
   sampleapp consume readings
   sampleapp topics
+  sampleapp work orders billing -- ./bill
   sampleapp token thermometer --publish readings
   sampleapp hook github --scheme github --topic github
 
@@ -103,5 +105,6 @@ main.add_command(delete)
 main.add_command(readings)
 main.add_command(consume)
 main.add_command(topics)
+main.add_command(work)
 main.add_command(token)
 main.add_command(hook)

@@ -78,8 +78,8 @@ def topic_name(_context: click.Context, parameter: click.Parameter, value: str |
 
     if value is not None and not is_legal_topic(value):
         raise click.BadParameter(
-            f"{value!r} is not the name of a topic: 1 to 249 characters out of A-Z, a-z, 0-9, '.', '_' and "
-            "'-', and neither '.' nor '..'.",
+            f"{value!r} is not the name of a {parameter.name}: 1 to 249 characters out of A-Z, a-z, 0-9, "
+            "'.', '_' and '-', and neither '.' nor '..'.",
             param=parameter,
         )
     return value

@@ -36,7 +36,7 @@ from sampleapp.client._errors import (
 from sampleapp.client._messages import Lease, Message, Page
 from sampleapp.client._settings import check_token, parse_base_url
 from sampleapp.client._stream import Gap, Reset, Stream, StreamItem
-from sampleapp.client._work import Rejected, Worker
+from sampleapp.client._work import Rejected, Released, Worker
 from sampleapp.model import Version
 
 __all__ = [
@@ -55,6 +55,7 @@ __all__ = [
     "Problem",
     "ProblemError",
     "Rejected",
+    "Released",
     "RequestCancelled",
     "RequestTimedOut",
     "Reset",

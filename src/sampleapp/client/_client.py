@@ -458,7 +458,14 @@ class Client:
         return self._work(topic, group, "extend", {"lease": lease.token}, read_response)
 
     def work(
-        self, *, topic: str, group: str, handler: Handler, parallel: int = 1, most: int | None = None
+        self,
+        *,
+        topic: str,
+        group: str,
+        handler: Handler,
+        parallel: int = 1,
+        most: int | None = None,
+        on_trouble: Callable[[str], None] | None = None,
     ) -> Worker:
         """
         Handle the messages of a group, until the worker is stopped.
@@ -469,6 +476,7 @@ class Client:
             the awaitable that it returns is done; see `sampleapp.client.Worker`.
         :param parallel: the number of messages that are handled at one time.
         :param most: the number of messages after which the worker stops; ``None`` for no end.
+        :param on_trouble: is told of errors that may pass, in sentences; by default they are logged.
         :return: the worker, which has begun.
         """
         return Worker(
@@ -479,6 +487,7 @@ class Client:
             clock=self._reactor,
             parallel=parallel,
             most=most,
+            on_trouble=on_trouble,
         )
 
     def close(self) -> Deferred[None]:

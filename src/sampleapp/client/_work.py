@@ -30,6 +30,10 @@ class Rejected(Exception):
     """A handler raises it for a message that must never be given again."""
 
 
+class Released(Exception):
+    """A handler raises it for a message that another attempt may handle. It is not logged."""
+
+
 class _Held:
     """A message that is being handled."""
 
@@ -45,8 +49,8 @@ class Worker:
     A worker that handles messages until it is stopped.
 
     A message is accepted when its handler is done, rejected if that raises `Rejected`, and released if it
-    raises anything else, which is logged. Meanwhile its lease is extended. If the lease is lost, the handler
-    is cancelled.
+    raises `Released`, or anything else, which is logged. Until then its lease is extended. If the lease is
+    lost, the handler is cancelled.
     """
 
     _log = Logger()
@@ -61,12 +65,15 @@ class Worker:
         clock: IReactorTime,
         parallel: int,
         most: int | None,
+        on_trouble: Callable[[str], None] | None,
     ) -> None:
         """
         :param pull: `Client.pull` for one group; and so the next two.
         :param parallel: the number of messages that are handled at one time.
         :param most: the number of messages after which it stops; ``None`` for no end.
+        :param on_trouble: is told of errors of the service, in sentences; by default they are logged.
         """
+        self._tell = self._log_trouble if on_trouble is None else on_trouble
         self._handler = handler
         self._pull = pull
         self._ack = ack
@@ -96,6 +103,9 @@ class Worker:
         for held in tuple(self._held):
             held.handling.cancel()
 
+    def _log_trouble(self, sentence: str) -> None:
+        self._log.warn("{sentence}", sentence=sentence)
+
     async def _run(self, parallel: int) -> None:
         lines = [Deferred.fromCoroutine(self._work()) for _ in range(parallel)]
         outcomes: Any = await DeferredList(lines, consumeErrors=True)
@@ -106,7 +116,7 @@ class Worker:
     async def _work(self) -> None:
         failures = 0
         while self._left > 0:
-            # Others must not take more than are left meanwhile.
+            # The other lines must not take more than are left.
             self._left -= 1
             lease = None
             try:
@@ -117,7 +127,7 @@ class Worker:
                     self.stop()
                     raise
                 failures += 1
-                self._log.warn("Cannot pull messages now; trying again: {reason}", reason=str(error))
+                self._tell(f"Cannot pull messages now; trying again: {error}")
                 await self._until_stopped(deferLater(self._clock, pause_s(error, failures)))
             if lease is None:
                 self._left += 1
@@ -144,7 +154,7 @@ class Worker:
             result = "accept"
         except Rejected:
             result = "reject"
-        except CancelledError:
+        except (CancelledError, Released):
             pass
         except Exception:  # noqa: BLE001 -- whatever it is, the message is for another attempt
             self._log.failure("The handler has failed; its message is released")
@@ -157,7 +167,7 @@ class Worker:
                 await self._ack(lease=held.lease, **{result: "all"})
                 self.accepted += result == "accept"
         except ClientError as error:
-            self._log.warn("A result has not reached the service: {reason}", reason=str(error))
+            self._tell(f"A result has not reached the service: {error}")
 
     async def _keep(self, held: _Held) -> None:
         """Extend a lease at half of its time, until its message is handled."""
@@ -170,12 +180,12 @@ class Worker:
             except CancelledError:
                 return
             except LeaseLost as error:
-                self._log.warn("A message is given again: {reason}", reason=str(error))
+                self._tell(f"A message is given again: {error}")
                 held.is_lost = True
                 held.handling.cancel()
                 return
             except ClientError as error:
-                self._log.warn("Cannot extend a lease now; trying again: {reason}", reason=str(error))
+                self._tell(f"Cannot extend a lease now; trying again: {error}")
 
 
 async def _call(handler: Handler, message: LeasedRecord) -> None:

@@ -1,0 +1,208 @@
+"""``sampleapp work``: a command for each message of a group."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.internet.defer import Deferred
+
+from sampleapp.cli import _work
+from sampleapp.cli._work import handle, variables_of
+from sampleapp.client import Rejected, Released
+from sampleapp.model import ConsumerRecord, LeasedRecord
+from tests.support.command import COMMAND, DEADLINE_S, publish, sampleapp
+from tests.support.waiting import wait_until
+
+DUMP = """
+import json, os, sys
+variables = {name: value for name, value in os.environ.items() if name.startswith("SAMPLEAPP_")}
+with open(os.environ["OUT"], "a") as out:
+    out.write(json.dumps([sys.stdin.read(), variables]) + "\\n")
+"""
+
+
+def message(**members):
+    place = {"topic": "orders", "partition": 1, "offset": 2, "timestamp_ms": 5, "key": None, "value": b"v"}
+    return LeasedRecord(ConsumerRecord(**{**place, **members}), 3)
+
+
+# Input and environment of the command
+
+
+def test_a_command_gets_the_key_and_headers_of_its_message_in_its_environment():
+    headers = (("X-Trace-Id", b"\xff"), ("gone", None), ("a b", b"1"), ("A.B", b"2"))
+    found = variables_of(message(key=b"\xff", headers=headers), {b"PATH": b"/bin"})
+    assert found == {
+        b"PATH": b"/bin",
+        b"SAMPLEAPP_TOPIC": b"orders",
+        b"SAMPLEAPP_ID": b"1-2",
+        b"SAMPLEAPP_ATTEMPTS": b"3",
+        b"SAMPLEAPP_KEY": b"\xff",
+        b"SAMPLEAPP_HEADER_X_TRACE_ID": b"\xff",
+        b"SAMPLEAPP_HEADER_A_B": b"2",
+    }
+
+
+def test_variables_of_another_message_are_left_out_and_settings_are_not():
+    outer = {b"SAMPLEAPP_KEY": b"k", b"SAMPLEAPP_HEADER_A": b"1", b"SAMPLEAPP_URL": b"http://h"}
+    found = variables_of(message(), outer)
+    assert b"SAMPLEAPP_KEY" not in found
+    assert b"SAMPLEAPP_HEADER_A" not in found
+    assert found[b"SAMPLEAPP_URL"] == b"http://h"
+
+
+@given(
+    st.none() | st.binary(max_size=5),
+    st.lists(st.tuples(st.text(max_size=5), st.none() | st.binary(max_size=5)), max_size=3),
+)
+def test_every_variable_is_one_that_the_system_takes(key, headers):
+    for name, value in variables_of(message(key=key, headers=tuple(headers)), {}).items():
+        assert b"\0" not in name + value
+        assert b"=" not in name
+
+
+# Results
+
+
+class Process:
+    """A process that ends when the test says so."""
+
+    pid = 4711
+
+    def __init__(self):
+        self.returncode = None
+        self.content = None
+
+    def communicate(self, content):
+        self.content = content
+
+
+@pytest.fixture
+def process(monkeypatch):
+    process = Process()
+    monkeypatch.setattr(_work, "_started", lambda command, environment: process)
+    process.killed = []
+    monkeypatch.setattr(os, "killpg", lambda *call: process.killed.append(call))
+    return process
+
+
+class Run:
+    """A command that is run for a message."""
+
+    def __init__(self, process, **members):
+        self.process = process
+        self.results = Counter()
+        self.outcomes = []
+        self.ended = Deferred()
+        self.handling = Deferred.fromCoroutine(
+            handle(message(**members), command=("bill",), in_thread=self.in_thread, results=self.results)
+        )
+        self.handling.addBoth(lambda outcome: self.outcomes.append(getattr(outcome, "type", outcome)))
+
+    def in_thread(self, function, *arguments):
+        function(*arguments)
+        return self.ended
+
+    def end(self, code):
+        self.process.returncode = code
+        self.ended.callback(None)
+
+
+@pytest.mark.parametrize(
+    ("code", "outcome", "result"),
+    [
+        (0, None, "accepted"),
+        (65, Rejected, "rejected"),
+        (1, Released, "released"),
+        (-signal.SIGKILL, Released, "released"),
+    ],
+)
+def test_the_exit_status_decides(process, code, outcome, result):
+    run = Run(process, value=b"paid")
+    assert run.outcomes == []
+    run.end(code)
+    assert (process.content, run.outcomes, dict(run.results)) == (b"paid", [outcome], {result: 1})
+
+
+def test_a_tombstone_is_an_empty_input(process):
+    Run(process, value=None)
+    assert process.content == b""
+
+
+def test_a_command_that_is_cancelled_is_ended_and_waited_for(process):
+    run = Run(process)
+    run.handling.cancel()
+    assert (process.killed, run.outcomes) == ([(4711, signal.SIGTERM)], [])
+    run.end(-signal.SIGTERM)
+    assert [outcome.__name__ for outcome in run.outcomes] == ["CancelledError"]
+    assert dict(run.results) == {"released": 1}
+
+
+def test_a_command_that_cannot_be_run_releases_its_message(monkeypatch, capsys):
+    def fail(command, environment):
+        raise OSError(7, "Argument list too long")
+
+    monkeypatch.setattr(_work, "_started", fail)
+    run = Run(None)
+    assert run.outcomes == [Released]
+    assert (
+        "bill cannot be run: Argument list too long. The message is given again." in capsys.readouterr().err
+    )
+
+
+# As a process
+
+
+def test_a_command_is_run_for_each_message_with_its_content(service, tmp_path):
+    for content in ("a", "b"):
+        sampleapp(service, "publish", "each", content, "--key", "k", "--header", "trace=1")
+    out = tmp_path / "out"
+    command = ["env", f"OUT={out}", sys.executable, "-c", DUMP]
+    stdout, stderr = sampleapp(service, "work", "each", "billing", "--max", "2", "--", *command)
+    found = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [content for content, _ in found] == ["a", "b"]
+    assert found[0][1]["SAMPLEAPP_HEADER_TRACE"] == "1"
+    assert (stdout, stderr.splitlines()[-1]) == ("", "2 accepted, 0 rejected, 0 released")
+
+
+def test_a_message_whose_command_fails_is_given_again_and_one_that_is_rejected_is_not(service):
+    publish(service, "again", "a")
+    script = 'test "$SAMPLEAPP_ATTEMPTS" = 1 && exit 1; exit 65'
+    _, stderr = sampleapp(service, "work", "again", "billing", "--max", "2", "--", "sh", "-c", script)
+    assert stderr.splitlines()[-1] == "0 accepted, 1 rejected, 1 released"
+
+
+@pytest.mark.parametrize(
+    ("signals", "results"),
+    [(1, "1 accepted, 0 rejected, 0 released"), (2, "0 accepted, 0 rejected, 1 released")],
+)
+def test_ctrl_c_ends_after_the_commands_that_run_and_twice_ends_them(service, tmp_path, signals, results):
+    topic = f"interrupted-{signals}"
+    publish(service, topic, "a")
+    begun, go_on = tmp_path / "begun", tmp_path / "go-on"
+    script = f"touch {begun}; while ! test -e {go_on}; do sleep 0.05; done"
+    command = [COMMAND, "work", topic, "billing", "--url", service.url, "--", "sh", "-c", script]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, encoding="utf-8") as process:
+        wait_until(begun.exists, "the command has begun", deadline_s=DEADLINE_S)
+        process.send_signal(signal.SIGINT)
+        assert "Ending after the commands that run." in process.stderr.readline()
+        if signals == 1:
+            go_on.touch()
+        else:
+            process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 130
+    assert stderr.splitlines()[-1] == results
+
+
+def test_a_topic_that_is_not_there_is_a_failure(service):
+    _, stderr = sampleapp(service, "work", "none", "billing", "--", "cat", code=1)
+    assert "Unknown topic (404)" in stderr
