@@ -20,13 +20,13 @@ from tests.real_kafka.service import connect, for_each_version, in_thread, kafka
 from tests.real_kafka.share_groups import SESSIONS, SETTINGS, SHORT_LOCK, ShareGroup, free_sessions
 from tests.real_kafka.versions import SHARE_GROUPS, needs
 from tests.real_kafka.writing import produce
-from tests.support.brokers import within
+from tests.support.brokers import record, within
 from tests.support.live_service import LiveService
 from tests.support.waiting import wait_until
 
 pytestmark = needs(SHARE_GROUPS)
 
-LOCK_S = 3.0
+LOCK_S = 6.0
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +61,18 @@ class Work(WorkContract):
     @contextmanager
     def new_broker(self):
         yield from_url(self.url, reactor=reactor)
+
+    async def test_a_cancelled_pull_takes_no_message(self):
+        """As in the contract, but a pull that has only begun may take one, and give it back."""
+        async with self.working(1) as (broker, topic):
+            await self.acknowledged(broker, topic, await self.all_pulled(broker, topic, 1), accept=ALL)
+            cancelled, waiting = (broker.pull(topic, "workers", most=1, wait_s=30) for _ in range(2))
+            await deferLater(reactor, 1)
+            cancelled.addErrback(lambda _: None)
+            cancelled.cancel()
+            await within(broker.publish(record(topic, b"next")))
+            lease = await within(waiting)
+            assert [(each.record.value, each.attempts) for each in lease.messages] == [(b"next", 1)]
 
     async def end_leases(self):
         await deferLater(reactor, LOCK_S + 0.5)

@@ -419,7 +419,7 @@ class SimulatedConnection:
         self._client = client
         self._node_id = node_id
         self.is_expiring = False
-        self.closed = False
+        self.closed = self.has_died = False
 
     def ask(self, request: Request[R], *, timeout_s: float) -> Deferred[R]:
         if self.closed:
@@ -428,6 +428,7 @@ class SimulatedConnection:
         return asking.addErrback(self._lost)
 
     def close(self) -> Deferred[None]:
+        assert not self.closed or self.has_died, "afkak's connections are closed once"
         self.closed = True
         self._client.cluster.share_groups.close(self)
         return succeed(None)

@@ -64,7 +64,7 @@ class Instance:
         """As when its process is killed: the connections close, and nothing else happens."""
         for connection in self.client.connections:
             if not connection.closed:
-                connection.closed = True
+                connection.closed = connection.has_died = True
                 self.cluster.share_groups.close(connection)
 
 

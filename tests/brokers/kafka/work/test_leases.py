@@ -291,7 +291,8 @@ def test_the_backlog_is_the_whole_topic_before_the_first_acknowledgement(cluster
     assert one.backlog() is None
     lease = one.pull(2)
     assert one.backlog() == 6
-    assert two.backlog() == 6
+    # Kafka does not tell another instance of it yet.
+    assert two.backlog() is None
     one.acknowledge(lease.token)
     assert two.backlog() == 4
     assert two.backlog(group="another") is None

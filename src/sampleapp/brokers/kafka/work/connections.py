@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from twisted.internet.defer import Deferred, DeferredList
+from twisted.internet.defer import Deferred, DeferredList, succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from sampleapp.brokers.kafka.cluster_client import ClusterClient, Connection
@@ -66,9 +66,9 @@ class ConnectionPool:
             self._timer = self._clock.callLater(_IDLE_S, self._close_idle)
 
     def close(self, connection: Connection) -> Deferred[None]:
-        """Close a connection, and with it the session that was begun on it last."""
-        self._taken.pop(connection, None)
-        self._idle.pop(connection, None)
+        """Close a connection, unless it is closed, and with it the session that was begun on it last."""
+        if self._taken.pop(connection, None) is None and self._idle.pop(connection, None) is None:
+            return succeed(None)
         return connection.close()
 
     def close_all(self) -> Deferred[Any]:

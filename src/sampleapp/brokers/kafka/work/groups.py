@@ -46,8 +46,7 @@ _REST_S: Final = 0.5
 _SETTINGS_AGE_S: Final = 60.0
 _MOST_GROUPS: Final = 1000
 
-_OFFSET_RESET: Final = "share.auto.offset.reset"
-_OF_NEW_GROUP: Final = {_OFFSET_RESET: "earliest", "share.isolation.level": "read_committed"}
+_OF_NEW_GROUP: Final = {"share.auto.offset.reset": "earliest", "share.isolation.level": "read_committed"}
 _ATTEMPTS: Final = "share.delivery.count.limit"
 _ATTEMPTS_OF_BROKER: Final = "group.share.delivery.count.limit"
 _STARTING: Final = (
@@ -134,9 +133,9 @@ class Groups:
             raise rejected(described.error)
         found = {number: state for number, state in described.partitions.items() if not state.error}
         known = {number: state.lag for number, state in found.items() if state.lag >= 0}
-        # Before the first acknowledgement Kafka tells neither the lag nor, always, the start.
+        # Before the first acknowledgement, Kafka does not tell that there is such a group.
         is_used = bool(known) or any(state.start_offset >= 0 for state in found.values())
-        if not is_used and (topic, group) not in self._used and not await self._is_set_up(group):
+        if not is_used and (topic, group) not in self._used:
             return None
         rest = [number for number in view.leaders if number not in known]
         return sum(known.values()) + (await self._records(topic, rest, view) if rest else 0)
@@ -165,10 +164,6 @@ class Groups:
         if len(counted) < len(partitions):
             raise BrokerUnavailable("The ends of some partitions are not known now.")
         return sum(counted)
-
-    async def _is_set_up(self, group: str) -> bool:
-        """Return whether it is set where the group begins: this service does it at the first pull."""
-        return _OFFSET_RESET in (await self._read_settings(group)).own
 
     async def _read_settings(self, group: str) -> GroupSettings:
         known = self._settings.get(group)
