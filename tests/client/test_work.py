@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 
 import pytest
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred, fail
 from twisted.internet.task import Clock
 
 from sampleapp.brokers.memory import MemoryBroker
-from sampleapp.client import Lease, LeaseLost, ProblemError, Rejected, Released
+from sampleapp.client import Lease, LeaseLost, ProblemError, Rejected, Released, ServiceUnreachable
 from sampleapp.errors import InvalidMessage
 from sampleapp.model import Acknowledged, ConsumerRecord, LeasedRecord
 from tests.client.test_service import Service
@@ -137,9 +138,13 @@ def test_an_illegal_name_of_a_group_is_an_error_before_anything_is_sent():
 def test_messages_are_accepted_when_their_handler_is_done():
     service = WorkService("a", "b")
     seen = []
-    worker = service.client.work(**GROUP, handler=lambda message: seen.append(message.record.value), most=2)
-    service.result_of(worker.done)
-    assert (seen, worker.accepted, service.backlog) == ([b"a", b"b"], 2, 0)
+    results = []
+    working = service.client.work(
+        **GROUP, handler=lambda message: seen.append(message.record.value), most=2, on_result=results.append
+    )
+    assert service.result_of(working) is None
+    one = Acknowledged(accepted=1, released=0, rejected=0)
+    assert (seen, results, service.backlog) == ([b"a", b"b"], [one, one], 0)
 
 
 def test_a_worker_waits_for_messages_that_come_later():
@@ -166,24 +171,24 @@ def test_so_many_messages_are_handled_at_one_time(parallel):
 def test_a_message_that_the_handler_rejects_is_never_given_again():
     service = WorkService("a", "b")
     handler = Handling()
-    worker = service.client.work(**GROUP, handler=handler, most=2)
+    working = service.client.work(**GROUP, handler=handler, most=2)
     service.until(lambda: handler.results)
     handler.results[0].errback(Rejected())
     service.until(lambda: len(handler.results) == 2)
     handler.results[1].callback(None)
-    service.result_of(worker.done)
-    assert (handler.contents, worker.accepted, service.backlog) == ([b"a", b"b"], 1, 0)
+    service.result_of(working)
+    assert (handler.contents, service.backlog) == ([b"a", b"b"], 0)
 
 
 def test_a_message_whose_handler_fails_is_given_again(no_failure_is_lost):
     service = WorkService("a")
     handler = Handling()
-    worker = service.client.work(**GROUP, handler=handler, most=2)
+    working = service.client.work(**GROUP, handler=handler, most=2)
     service.until(lambda: handler.results)
     handler.results[0].errback(ZeroDivisionError())
     service.until(lambda: len(handler.results) == 2)
     handler.results[1].callback(None)
-    service.result_of(worker.done)
+    service.result_of(working)
     assert [message.attempts for message in handler.messages] == [1, 2]
     assert [failure.type for failure in no_failure_is_lost] == [ZeroDivisionError]
     no_failure_is_lost.clear()
@@ -192,85 +197,147 @@ def test_a_message_whose_handler_fails_is_given_again(no_failure_is_lost):
 def test_a_message_that_the_handler_releases_is_given_again():
     service = WorkService("a")
     handler = Handling()
-    worker = service.client.work(**GROUP, handler=handler, most=2)
+    working = service.client.work(**GROUP, handler=handler, most=2)
     service.until(lambda: handler.results)
     handler.results[0].errback(Released())
     service.until(lambda: len(handler.results) == 2)
     handler.results[1].callback(None)
-    service.result_of(worker.done)
+    service.result_of(working)
     assert [message.attempts for message in handler.messages] == [1, 2]
 
 
 def test_errors_that_may_pass_are_told_and_the_worker_goes_on():
     told = []
-    worker = canned(503, PROBLEM, problem(503)).work(**GROUP, handler=Handling(), on_trouble=told.append)
+    working = canned(503, PROBLEM, problem(503)).work(**GROUP, handler=Handling(), on_trouble=told.append)
     assert told == ["Cannot pull messages now; trying again: Title (503): Detail."]
-    assert not worker.done.called
-    worker.stop()
-    assert worker.done.called
+    assert not working.called
+    working.cancel()
+    working.addErrback(lambda failure: failure.trap(CancelledError))
+    assert told[1:] == []
 
 
 def test_a_lease_is_extended_while_its_message_is_handled():
     service = WorkService("a")
     handler = Handling()
-    worker = service.client.work(**GROUP, handler=handler, most=1)
+    working = service.client.work(**GROUP, handler=handler, most=1)
     service.until(lambda: handler.results)
     # Its first lease ends after 30 seconds.
     service.run(60)
     assert service.pull() is None
     handler.results[0].callback(None)
-    service.result_of(worker.done)
-    assert (len(handler.messages), worker.accepted, service.backlog) == (1, 1, 0)
+    service.result_of(working)
+    assert (len(handler.messages), service.backlog) == (1, 0)
 
 
 def test_a_handler_is_cancelled_when_its_lease_is_lost():
     service = WorkService("a")
     handler = Handling()
-    worker = service.client.work(**GROUP, handler=handler, most=1)
+    working = service.client.work(**GROUP, handler=handler, most=1)
     service.until(lambda: handler.results)
     with logged_lines() as lines:
         service.clock.advance(31)
-        service.result_of(worker.done)
+        service.result_of(working)
     assert lines[-1].startswith("A message is given again: Lease has ended (409)")
-    assert worker.accepted == 0
     assert service.pull().messages[0].attempts == 2
 
 
-def test_a_worker_that_is_stopped_finishes_what_it_handles():
+def test_a_worker_that_is_cancelled_finishes_what_it_handles():
     service = WorkService("a", "b")
     handler = Handling()
-    worker = service.client.work(**GROUP, handler=handler)
+    told = []
+    working = service.client.work(**GROUP, handler=handler, on_trouble=told.append)
     service.until(lambda: handler.results)
-    worker.stop()
-    service.run(1)
-    assert not worker.done.called
+    working.cancel()
+    service.run(60)
+    assert told == ["Ending after the messages in progress. Another interruption releases them."]
+    assert service.backlog == 2
     handler.results[0].callback(None)
-    service.result_of(worker.done)
+    assert isinstance(service.result_of(working), CancelledError)
     assert (handler.contents, service.backlog) == ([b"a"], 1)
 
 
-def test_a_worker_that_is_stopped_while_it_waits_is_done_at_once():
-    service = WorkService("a")
-    service.pull()
-    worker = service.client.work(**GROUP, handler=Handling(), parallel=3)
-    service.run(1)
-    worker.stop()
-    assert worker.done.called
-
-
-def test_a_worker_that_is_aborted_releases_what_it_handles():
+def test_a_worker_that_has_pulled_its_last_message_finishes_it_when_it_is_cancelled():
     service = WorkService("a")
     handler = Handling()
-    worker = service.client.work(**GROUP, handler=handler)
+    working = service.client.work(**GROUP, handler=handler, most=1)
     service.until(lambda: handler.results)
-    worker.abort()
-    service.result_of(worker.done)
-    assert service.pull().messages[0].attempts == 2
+    working.cancel()
+    service.run(1)
+    handler.results[0].callback(None)
+    assert isinstance(service.result_of(working), CancelledError)
+    assert service.backlog == 0
+
+
+def test_a_worker_that_is_cancelled_while_it_waits_is_done_at_once():
+    service = WorkService("a")
+    service.pull()
+    told, outcomes = [], []
+    working = service.client.work(**GROUP, handler=Handling(), parallel=3, on_trouble=told.append)
+    service.run(1)
+    working.addErrback(lambda failure: outcomes.append(failure.type))
+    working.cancel()
+    assert (outcomes, told) == ([CancelledError], [])
+
+
+def test_a_worker_that_is_cancelled_twice_releases_what_it_handles():
+    service = WorkService("a", "b")
+    handler = Handling()
+    working = service.client.work(**GROUP, handler=handler, parallel=2)
+    service.until(lambda: len(handler.results) == 2)
+    working.cancel()
+    working.cancel()
+    assert isinstance(service.result_of(working), CancelledError)
+    assert [message.attempts for message in service.pull(most=5).messages] == [2, 2]
+
+
+def test_a_worker_that_is_cancelled_a_third_time_does_not_wait():
+    async def stubborn(_message):
+        while True:
+            with suppress(CancelledError):
+                await Deferred()
+
+    service = WorkService("a")
+    working = service.client.work(**GROUP, handler=stubborn)
+    outcomes = []
+    working.addErrback(lambda failure: outcomes.append(failure.type))
+    service.run(1)
+    for expected in ([], [], [CancelledError]):
+        working.cancel()
+        assert outcomes == expected
 
 
 def test_a_pull_that_cannot_succeed_later_ends_the_work():
     service = WorkService()
-    worker = service.client.work(**GROUP, handler=Handling(), parallel=2)
-    error = service.result_of(worker.done)
+    working = service.client.work(**GROUP, handler=Handling(), parallel=2)
+    error = service.result_of(working)
     assert isinstance(error, ProblemError)
     assert error.problem.status == 404
+
+
+def test_one_pull_at_a_time_waits_for_all_that_may_be_handled_at_one_time():
+    service = WorkService("a")
+    service.pull()
+    pulls = []
+    service.client.pull = lambda **arguments: pulls.append(arguments) or Deferred()
+    service.client.work(**GROUP, handler=Handling(), parallel=50)
+    assert pulls == [{**GROUP, "wait_s": 20}]
+
+
+def test_a_result_that_the_service_does_not_confirm_is_told_and_not_counted():
+    service = WorkService("a")
+    results, told = [], []
+    service.client.ack = lambda **_: fail(ServiceUnreachable("Nothing answers."))
+    working = service.client.work(
+        **GROUP, handler=lambda _: None, most=1, on_result=results.append, on_trouble=told.append
+    )
+    service.result_of(working)
+    assert (results, told) == ([], ["A result may not have reached the service: Nothing answers."])
+
+
+def test_errors_that_follow_one_another_are_told_once():
+    service = WorkService("a")
+    told = []
+    service.client.pull = lambda **_: fail(ServiceUnreachable("Nothing answers."))
+    service.client.work(**GROUP, handler=Handling(), on_trouble=told.append)
+    service.run(60)
+    assert told == ["Cannot pull messages now; trying again: Nothing answers."]

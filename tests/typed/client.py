@@ -35,7 +35,7 @@ async def working(client: Client) -> None:
     async def handle(message: LeasedRecord) -> None:
         raise Rejected
 
-    assert_type(client.work(topic="t", group="g", handler=handle).done, Deferred[None])
+    assert_type(client.work(topic="t", group="g", handler=handle), Deferred[None])
     client.work(topic="t", group="g", handler=lambda message: None)
 
 

@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
@@ -19,24 +19,14 @@ from sampleapp.files import changeable_by_all
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
-def caller_lines(
-    name: str,
-    *,
-    publish: Sequence[str],
-    consume: Sequence[str],
-    work: Sequence[str],
-    read: bool,
-    metrics: bool,
-) -> str:
+def caller_lines(name: str, *, rights: Mapping[str, Sequence[str]], read: bool, metrics: bool) -> str:
     """
     Format a caller and its rights as TOML, with a line feed at the end.
 
-    :param publish: the topics, or patterns of topics, to which it may publish.
-    :param consume: the topics, or patterns of topics, whose records it may read.
-    :param work: the groups, or patterns of groups, in which it may work.
+    :param rights: those for topics or groups, with their names or patterns; those without any are left out.
     """
     lines = [f"[callers.{_key(name)}]"]
-    for right, patterns in (("publish", publish), ("consume", consume), ("work", work)):
+    for right, patterns in rights.items():
         if patterns:
             lines.append(f"{right} = {_value(patterns)}")
     if read:

@@ -143,9 +143,10 @@ def token(
     from sampleapp.access.caller import digest_of, new_token
 
     made = new_token()
-    caller = caller_lines(name, publish=publish, consume=consume, work=work, read=read, metrics=metrics)
+    rights = {"publish": publish, "consume": consume, "work": work}
+    caller = caller_lines(name, rights=rights, read=read, metrics=metrics)
     new = token_lines(name, sha256=digest_of(made.encode("ascii")).hex(), until=until)
-    has_rights = bool(publish or consume or work or read or metrics)
+    has_rights = any(rights.values()) or read or metrics
     if path is None:
         note(_for_the_file(name, caller, new, has_rights=has_rights))
         _print_once(made, "Remove the lines above if you have them already.")

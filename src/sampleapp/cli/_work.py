@@ -9,9 +9,10 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -23,13 +24,11 @@ from sampleapp.cli._options import (
     url_option,
     warn_of_unencrypted_token,
 )
-from sampleapp.cli._output import INTERRUPTED, note
+from sampleapp.cli._output import note
 from sampleapp.cli._run import command_failure, run
 
 if TYPE_CHECKING:
-    from twisted.internet.defer import Deferred
-
-    from sampleapp.model import LeasedRecord
+    from sampleapp.model import Acknowledged, LeasedRecord
 
 EPILOG = """
 \b
@@ -55,8 +54,7 @@ Its exit status decides:
 
 _REJECTED = 65
 """``EX_DATAERR`` of sysexits.h."""
-_OTHER_THREADS = 10
-_VARIABLE = re.compile(rb"SAMPLEAPP_(?:TOPIC|ID|ATTEMPTS|KEY|HEADER_.*)", re.DOTALL)
+_OF_MESSAGE = (b"SAMPLEAPP_KEY", b"SAMPLEAPP_HEADER_")
 _NOT_IN_VARIABLE = re.compile(r"[^A-Z0-9]")
 
 
@@ -98,42 +96,26 @@ def work(
     gets its message. Ctrl-C ends after the commands that run; a second Ctrl-C ends them, too, and their
     messages are given again. Put -- in front of the command.
     """
-    from twisted.internet.defer import CancelledError
-
     from sampleapp.client import ClientError
 
     warn_of_unencrypted_token(url=url, token=token)
     results: Counter[str] = Counter()
 
     async def main(reactor: Any) -> None:
-        # Besides those that wait for commands, some look up names.
-        reactor.suggestThreadPoolSize(parallel + _OTHER_THREADS)
         client = new_client(url=url, token=token, reactor=reactor)
-        handler = partial(handle, command=command, in_thread=_in_thread(reactor), results=results)
-        worker = client.work(
-            topic=topic, group=group, handler=handler, parallel=parallel, most=most, on_trouble=note
-        )
-
-        async def finish() -> None:
-            try:
-                await _shielded(worker.done)
-            except ClientError as error:
-                raise command_failure(error) from error
-
         try:
-            await finish()
-        except CancelledError:
-            note("Ending after the commands that run. Interrupt again to end them, too.")
-            worker.stop()
-            try:
-                await finish()
-            except CancelledError:
-                worker.abort()
-                await finish()
-            raise click.exceptions.Exit(INTERRUPTED) from None
+            await client.work(
+                topic=topic,
+                group=group,
+                handler=partial(handle, command=command, reactor=reactor),
+                parallel=parallel,
+                most=most,
+                on_result=partial(_count, results),
+                on_trouble=note,
+            )
+        except ClientError as error:
+            raise command_failure(error) from error
         finally:
-            if results and sys.stderr.isatty():
-                click.echo(err=True)
             note(_shown(results))
 
     run(main)
@@ -143,97 +125,77 @@ def _shown(results: Counter[str]) -> str:
     return ", ".join(f"{results[result]} {result}" for result in ("accepted", "rejected", "released"))
 
 
-def _count(results: Counter[str], result: str) -> None:
-    """Count a message, and show the numbers on a terminal."""
-    results[result] += 1
+def _count(results: Counter[str], new: Acknowledged) -> None:
+    """Count results, and show the numbers on a terminal."""
+    results.update(accepted=new.accepted, rejected=new.rejected, released=new.released)
     if sys.stderr.isatty():
         with suppress(OSError):
-            click.echo(f"\r{_shown(results)}", nl=False, err=True)
+            # The next line is written over this one.
+            click.echo(f"{_shown(results)}\r", nl=False, err=True)
 
 
-def _in_thread(reactor: Any) -> Callable[[Callable[[], Any]], Deferred[Any]]:
-    from twisted.internet.threads import deferToThreadPool
-
-    return partial(deferToThreadPool, reactor, reactor.getThreadPool())
-
-
-def _shielded(waiting: Deferred[Any]) -> Deferred[Any]:
-    """Return a Deferred with the same outcome; cancelling it stops the waiting only."""
-    from twisted.internet.defer import Deferred
-
-    shield: Deferred[Any] = Deferred()
-    waiting.addBoth(lambda outcome: None if shield.called else shield.callback(outcome))
-    return shield
-
-
-async def handle(
-    message: LeasedRecord,
-    *,
-    command: tuple[str, ...],
-    in_thread: Callable[..., Deferred[Any]],
-    results: Counter[str],
-) -> None:
+async def handle(message: LeasedRecord, *, command: tuple[str, ...], reactor: Any) -> None:
     """
     Run a command for a message.
 
-    :param in_thread: calls a function in a thread.
-    :param results: counts the message.
     :raise Rejected: the command says so.
     :raise Released: it has failed, or cannot be run.
     """
-    from twisted.internet.defer import CancelledError
-
     from sampleapp.client import Rejected, Released
 
-    result = "released"
     try:
-        process = _started(command, variables_of(message, os.environb))
+        status = await _run(command, message, reactor)
     except OSError as error:
         note(f"{command[0]} cannot be run: {error.strerror}. The message is given again.")
-        _count(results, result)
         raise Released from error
-    running = in_thread(process.communicate, message.record.value or b"")
-    try:
-        await _shielded(running)
-    except CancelledError:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGTERM)
-        await _shielded(running)
-        raise
-    else:
-        result = {0: "accepted", _REJECTED: "rejected"}.get(process.returncode, result)
-    finally:
-        _count(results, result)
-    if result == "rejected":
+    if status == _REJECTED:
         raise Rejected
-    if result == "released":
+    if status != 0:
         raise Released
 
 
-def _started(command: tuple[str, ...], environment: Mapping[bytes, bytes]) -> subprocess.Popen[bytes]:
+async def _run(command: tuple[str, ...], message: LeasedRecord, reactor: Any) -> int:
+    """Return the exit status of a command; if cancelled, end it before."""
+    from twisted.internet.defer import CancelledError, Deferred
+
+    from sampleapp.concurrency.waiting import shielded
+
+    environment = variables_of(message, os.environb)
     # A group of its own: Ctrl-C at the terminal is for this command only.
-    return subprocess.Popen(command, stdin=subprocess.PIPE, env=environment, start_new_session=True)  # noqa: S603 -- the user has given it
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment, start_new_session=True)  # noqa: ASYNC220, S603 -- the user has given it
+    ended: Deferred[int] = Deferred()
+
+    def wait() -> None:
+        process.communicate(message.record.value or b"")
+        reactor.callFromThread(ended.callback, process.returncode)
+
+    # A daemon: a third Ctrl-C does not wait for a command that ignores SIGTERM.
+    Thread(target=wait, daemon=True).start()
+    try:
+        return await shielded(ended)
+    except CancelledError:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
+        await shielded(ended)
+        raise
 
 
 def variables_of(message: LeasedRecord, environment: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
     """
     Return the environment of a command.
 
-    :param environment: of this process. The variables of a message around it, if any, are left out. So are
-        those of this message that would contain NUL, which the system does not allow.
+    :param environment: of this process. The key and headers of a message around it, if any, are left out. So
+        are those of this message that contain NUL, which the system does not allow.
     """
     record = message.record
     variables = {
         b"SAMPLEAPP_TOPIC": record.topic.encode(),
         b"SAMPLEAPP_ID": b"%d-%d" % (record.partition, record.offset),
         b"SAMPLEAPP_ATTEMPTS": b"%d" % message.attempts,
-        **({} if record.key is None else {b"SAMPLEAPP_KEY": record.key}),
     }
+    optional = {b"SAMPLEAPP_KEY": record.key}
     for name, content in record.headers:
-        if content is not None:
-            variable = _NOT_IN_VARIABLE.sub("_", name.upper())
-            variables[b"SAMPLEAPP_HEADER_" + variable.encode("ascii")] = content
-    return {
-        **{name: value for name, value in environment.items() if not _VARIABLE.fullmatch(name)},
-        **{name: value for name, value in variables.items() if b"\0" not in value},
-    }
+        optional[b"SAMPLEAPP_HEADER_" + _NOT_IN_VARIABLE.sub("_", name.upper()).encode()] = content
+    own = {name: value for name, value in environment.items() if not name.startswith(_OF_MESSAGE)}
+    given = {name: value for name, value in optional.items() if value is not None and b"\0" not in value}
+    return {**own, **variables, **given}

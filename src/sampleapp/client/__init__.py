@@ -36,7 +36,7 @@ from sampleapp.client._errors import (
 from sampleapp.client._messages import Lease, Message, Page
 from sampleapp.client._settings import check_token, parse_base_url
 from sampleapp.client._stream import Gap, Reset, Stream, StreamItem
-from sampleapp.client._work import Rejected, Released, Worker
+from sampleapp.client._work import Rejected, Released
 from sampleapp.model import Version
 
 __all__ = [
@@ -70,7 +70,6 @@ __all__ = [
     "Unauthorized",
     "UnexpectedResponse",
     "Version",
-    "Worker",
     "check_token",
     "parse_base_url",
 ]

@@ -34,7 +34,7 @@ from sampleapp.client._messages import (
 from sampleapp.client._responses import NO_CONTENT, OK, RECORDS_MEDIA_TYPE, ResponseReader, decode
 from sampleapp.client._settings import certificate_context, check_token, parse_base_url
 from sampleapp.client._stream import Stream
-from sampleapp.client._work import Handler, Worker
+from sampleapp.client._work import Handler, Worker, log_trouble
 from sampleapp.model import MEDIA_TYPES, Acknowledged, LeasedRecord, Reading, RecordMetadata, Version
 from sampleapp.outgoing.https import BoundedPool, make_agent
 
@@ -416,8 +416,7 @@ class Client:
             return None if response.status == NO_CONTENT else self._responses.lease(response)
 
         body = {"max": most, "wait": wait_s}
-        # Not repeated: a pull without a response may have taken messages.
-        return self._work(topic, group, "pull", body, read_response, wait_s=wait_s)
+        return Deferred.fromCoroutine(self._work(topic, group, "pull", body, read_response, extra_s=wait_s))
 
     def ack(
         self,
@@ -443,7 +442,8 @@ class Client:
         given = {"accept": accept, "release": release, "reject": reject}
         results = {name: ids_of(messages) for name, messages in given.items()}
         read_response = partial(self._responses.value, shape=Acknowledged)
-        return self._work(topic, group, "ack", {"lease": lease.token, **results}, read_response)
+        body = {"lease": lease.token, **results}
+        return Deferred.fromCoroutine(self._work(topic, group, "ack", body, read_response))
 
     def extend(self, *, topic: str, group: str, lease: Lease) -> Deferred[Lease]:
         """
@@ -455,7 +455,8 @@ class Client:
         def read_response(response: Response) -> Lease:
             return replace(self._responses.lease(response), messages=lease.messages)
 
-        return self._work(topic, group, "extend", {"lease": lease.token}, read_response)
+        body = {"lease": lease.token}
+        return Deferred.fromCoroutine(self._work(topic, group, "extend", body, read_response))
 
     def work(
         self,
@@ -465,30 +466,35 @@ class Client:
         handler: Handler,
         parallel: int = 1,
         most: int | None = None,
-        on_trouble: Callable[[str], None] | None = None,
-    ) -> Worker:
+        on_result: Callable[[Acknowledged], None] = lambda _: None,
+        on_trouble: Callable[[str], None] = log_trouble,
+    ) -> Deferred[None]:
         """
-        Handle the messages of a group, until the worker is stopped.
+        Handle the messages of a group.
 
-        :param topic: the name of the topic.
-        :param group: the name of the group.
-        :param handler: is called with each message. The message is accepted when the handler returns, or when
-            the awaitable that it returns is done; see `sampleapp.client.Worker`.
-        :param parallel: the number of messages that are handled at one time.
-        :param most: the number of messages after which the worker stops; ``None`` for no end.
-        :param on_trouble: is told of errors that may pass, in sentences; by default they are logged.
-        :return: the worker, which has begun.
+        A message is accepted when its handler is done, rejected if the handler raises
+        `sampleapp.client.Rejected`, and released if it raises `sampleapp.client.Released`, or anything else,
+        which is logged. Until then its lease is extended. If the lease is lost, the handler is cancelled.
+
+        :param handler: is called with each message; may be a coroutine function, or return a Deferred.
+        :param parallel: the maximum number of messages that are handled at one time.
+        :param most: the number of messages after which it ends; ``None`` for no end.
+        :param on_result: is called with each response to an acknowledgement.
+        :param on_trouble: is called with a sentence about each error that may pass; by default it is logged.
+        :return: fires after ``most`` messages. If it is cancelled, it fails with
+            `twisted.internet.defer.CancelledError` after the messages that are being handled. A second cancel
+            also cancels their handlers, and releases them.
         """
-        return Worker(
-            handler,
+        worker = Worker(
+            handler=handler,
             pull=partial(self.pull, topic=topic, group=group),
             ack=partial(self.ack, topic=topic, group=group),
             extend=partial(self.extend, topic=topic, group=group),
             clock=self._reactor,
-            parallel=parallel,
-            most=most,
+            on_result=on_result,
             on_trouble=on_trouble,
         )
+        return Deferred.fromCoroutine(worker.run(parallel=parallel, most=most))
 
     def close(self) -> Deferred[None]:
         """
@@ -539,8 +545,14 @@ class Client:
         read_response: Callable[[Response], _Result],
         *,
         query: str = "",
+        extra_s: float = 0.0,
+        may_repeat: bool = False,
     ) -> _Result:
-        """Make a request that publishes; with an idempotency key, repeat it after errors that may pass."""
+        """
+        Make a request with a body; repeat it after errors that may pass, if it has an idempotency key.
+
+        :param may_repeat: repeat it without a key, too.
+        """
 
         async def attempt() -> _Result:
             return read_response(
@@ -550,12 +562,14 @@ class Client:
                     query=query,
                     headers=headers.copy(),
                     body=body,
+                    extra_s=extra_s,
                 )
             )
 
-        return await (self._repeats.run(attempt) if headers.hasHeader(b"Idempotency-Key") else attempt())
+        may_repeat = may_repeat or headers.hasHeader(b"Idempotency-Key")
+        return await (self._repeats.run(attempt) if may_repeat else attempt())
 
-    def _work(
+    async def _work(
         self,
         topic: str,
         group: str,
@@ -563,22 +577,18 @@ class Client:
         body: Mapping[str, object],
         read_response: Callable[[Response], _Result],
         *,
-        wait_s: int | None = None,
-    ) -> Deferred[_Result]:
-        """Make a request of a worker; repeat it after errors that may pass, unless it is a pull."""
-
-        async def attempt() -> _Result:
-            return read_response(
-                await self._exchanger.request(
-                    method="POST",
-                    url=f"{self._base_url}{group_path(topic, group)}/{action}",
-                    headers=Headers({b"Content-Type": [b"application/json"]}),
-                    body=msgspec.json.encode(body),
-                    extra_s=wait_s or 0.0,
-                )
-            )
-
-        return Deferred.fromCoroutine(self._repeats.run(attempt) if wait_s is None else attempt())
+        extra_s: float = 0.0,
+    ) -> _Result:
+        return await self._send(
+            "POST",
+            f"{group_path(topic, group)}/{action}",
+            Headers({b"Content-Type": [b"application/json"]}),
+            msgspec.json.encode(body),
+            read_response,
+            extra_s=extra_s,
+            # A pull without a response may have taken messages.
+            may_repeat=action != "pull",
+        )
 
     async def _read(
         self,

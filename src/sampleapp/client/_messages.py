@@ -257,11 +257,13 @@ class LeaseDocument(Struct, frozen=True):
     expires: datetime
     messages: list[_LeasedLine] = []
 
-    def at(self, time: datetime) -> Lease:
-        """Return the client's value, for a response that was made at a time, by the service's clock."""
-        messages = tuple([LeasedRecord(each.record(), each.attempts) for each in self.messages])
-        lasts_s = (self.expires - time).total_seconds()
-        return Lease(token=self.lease, lasts_s=lasts_s, messages=messages)
+    def lease_at(self, date: datetime) -> Lease:
+        """:param date: when the response was made, by the service's clock."""
+        return Lease(
+            token=self.lease,
+            lasts_s=(self.expires - date).total_seconds(),
+            messages=tuple([LeasedRecord(each.record(), each.attempts) for each in self.messages]),
+        )
 
 
 def ids_of(messages: Iterable[LeasedRecord] | Literal["all"]) -> list[str] | str:

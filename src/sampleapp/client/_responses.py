@@ -68,9 +68,7 @@ class ResponseReader:
 
     def metadata(self, response: Response, *, topic: str) -> RecordMetadata:
         """Return the metadata of the one record; raises the error of `rejection` for another response."""
-        if response.status != OK:
-            raise self.rejection(response)
-        return _metadata(response, [decode(response, PublishedRecord)], topics=[topic])[0]
+        return _metadata(response, [self.value(response, PublishedRecord)], topics=[topic])[0]
 
     def metadata_of_many(self, response: Response, *, topics: list[str]) -> list[RecordMetadata]:
         """
@@ -107,13 +105,12 @@ class ResponseReader:
     def lease(self, response: Response) -> Lease:
         """Return a lease; raises the error of `rejection` for another response."""
         document = self.value(response, LeaseDocument)
-        dates = response.headers.getRawHeaders(b"date") or []
         try:
-            # By the service's clock: the client's may be another.
-            time = parsedate_to_datetime(dates[-1].decode("ascii"))
-        except (IndexError, ValueError):
-            time = datetime.now(timezone.utc)
-        return document.at(time)
+            # By the service's clock: the client's may differ. RFC 9110, section 5.6.7: in UTC.
+            date = parsedate_to_datetime(response.headers.getRawHeaders("date", [""])[-1])
+        except ValueError:
+            date = datetime.now(timezone.utc)
+        return document.lease_at(date.replace(tzinfo=timezone.utc))
 
     def value(self, response: Response, shape: type[_T]) -> _T:
         """Decode a response; raises the error of `rejection` for another one than 200."""

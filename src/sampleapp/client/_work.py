@@ -1,29 +1,32 @@
-"""A worker: pulls messages of a group, lets a function handle them, and answers for each."""
+"""A worker: pulls messages of a group, lets a function handle them, and acknowledges each."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import Callable, Coroutine, Iterable
+from contextlib import suppress
+from itertools import repeat
+from typing import Any, TypeAlias
 
-from twisted.internet.defer import CancelledError, Deferred, DeferredList
+from msgspec import Struct
+from twisted.internet import defer
+from twisted.internet.defer import CancelledError, Deferred, DeferredList, maybeDeferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
-from twisted.python.failure import Failure
 
 from sampleapp.client._errors import ClientError, LeaseLost
 from sampleapp.client._exchange import pause_s
 from sampleapp.client._messages import Lease
+from sampleapp.concurrency.waiting import Semaphore, shielded
 from sampleapp.model import Acknowledged, LeasedRecord
 
-Handler: TypeAlias = "Callable[[LeasedRecord], Awaitable[None] | None]"
+Handler: TypeAlias = "Callable[[LeasedRecord], Coroutine[Any, Any, None] | Deferred[None] | None]"
 """Handles a message, which is accepted when this returns, or when what it returns is done."""
 
 _WAIT_S = 20
 _LEAST_PAUSE_S = 0.1
 
-T = TypeVar("T")
+_log = Logger()
 
 
 class Rejected(Exception):
@@ -34,161 +37,116 @@ class Released(Exception):
     """A handler raises it for a message that another attempt may handle. It is not logged."""
 
 
-class _Held:
-    """A message that is being handled."""
-
-    def __init__(self, lease: Lease, handling: Deferred[None]) -> None:
-        self.lease = lease
-        self.handling = handling
-        self.pause: Deferred[None] = Deferred()
-        self.is_over = self.is_lost = False
+def log_trouble(sentence: str) -> None:
+    """Log an error that may pass."""
+    _log.warn("{sentence}", sentence=sentence)
 
 
-class Worker:
-    """
-    A worker that handles messages until it is stopped.
+class Worker(Struct, kw_only=True):
+    """The state of one call of `sampleapp.client.Client.work`."""
 
-    A message is accepted when its handler is done, rejected if that raises `Rejected`, and released if it
-    raises `Released`, or anything else, which is logged. Until then its lease is extended. If the lease is
-    lost, the handler is cancelled.
-    """
+    handler: Handler
+    pull: Callable[..., Deferred[Lease | None]]
+    """`Client.pull` for one group; and so the next two."""
+    ack: Callable[..., Deferred[Acknowledged]]
+    extend: Callable[..., Deferred[Lease]]
+    clock: IReactorTime
+    on_result: Callable[[Acknowledged], None]
+    on_trouble: Callable[[str], None]
+    running: dict[Deferred[str], Deferred[None]] = {}
+    """The result of each handler that runs, and the end of its acknowledgement."""
 
-    _log = Logger()
+    async def run(self, *, parallel: int, most: int | None) -> None:
+        """Pull until the end, or until cancelled; a second cancel cancels the handlers."""
+        numbers = repeat(0) if most is None else range(most)
+        pulling = Deferred.fromCoroutine(self._pull_all(numbers, Semaphore(parallel)))
+        ended = Deferred.fromCoroutine(self._end(pulling))
+        try:
+            await shielded(ended)
+        except CancelledError:
+            pulling.cancel()
+            if self.running:
+                self.on_trouble("Ending after the messages in progress. Another interruption releases them.")
+            try:
+                await shielded(ended)
+            except CancelledError:
+                for handling in tuple(self.running):
+                    handling.cancel()
+                await shielded(ended)
+            raise
 
-    def __init__(
-        self,
-        handler: Handler,
-        *,
-        pull: Callable[..., Deferred[Lease | None]],
-        ack: Callable[..., Deferred[Acknowledged]],
-        extend: Callable[..., Deferred[Lease]],
-        clock: IReactorTime,
-        parallel: int,
-        most: int | None,
-        on_trouble: Callable[[str], None] | None,
-    ) -> None:
-        """
-        :param pull: `Client.pull` for one group; and so the next two.
-        :param parallel: the number of messages that are handled at one time.
-        :param most: the number of messages after which it stops; ``None`` for no end.
-        :param on_trouble: is told of errors of the service, in sentences; by default they are logged.
-        """
-        self._tell = self._log_trouble if on_trouble is None else on_trouble
-        self._handler = handler
-        self._pull = pull
-        self._ack = ack
-        self._extend = extend
-        self._clock = clock
-        self._left = math.inf if most is None else most
-        self._waiting: set[Deferred[Any]] = set()
-        self._held: set[_Held] = set()
-        self.accepted = 0
-        """The number of messages that were accepted."""
-        self.done: Deferred[None] = Deferred.fromCoroutine(self._run(parallel))
-        """
-        Fires when it has stopped, and each of its messages is answered.
+    async def _end(self, pulling: Deferred[None]) -> None:
+        try:
+            await pulling
+        except CancelledError:
+            pass
+        finally:
+            await DeferredList(tuple(self.running.values()))
 
-        Fails with the `ClientError` of a pull that cannot succeed later, which stops it.
-        """
+    async def _pull_all(self, numbers: Iterable[int], free: Semaphore) -> None:
+        # Only one pull waits at a time: the service limits them for each caller.
+        for _ in numbers:
+            await free.acquire()
+            self._begin(await self._next_lease(), free)
 
-    def stop(self) -> None:
-        """Stop after the messages that are handled now."""
-        self._left = -math.inf
-        for waiting in tuple(self._waiting):
-            waiting.cancel()
-
-    def abort(self) -> None:
-        """Stop now: cancel the handlers, and release their messages."""
-        self.stop()
-        for held in tuple(self._held):
-            held.handling.cancel()
-
-    def _log_trouble(self, sentence: str) -> None:
-        self._log.warn("{sentence}", sentence=sentence)
-
-    async def _run(self, parallel: int) -> None:
-        lines = [Deferred.fromCoroutine(self._work()) for _ in range(parallel)]
-        outcomes: Any = await DeferredList(lines, consumeErrors=True)
-        for _, outcome in outcomes:
-            if isinstance(outcome, Failure):
-                outcome.raiseException()
-
-    async def _work(self) -> None:
+    async def _next_lease(self) -> Lease:
         failures = 0
-        while self._left > 0:
-            # The other lines must not take more than are left.
-            self._left -= 1
+        while True:
             lease = None
             try:
-                lease = await self._until_stopped(self._pull(wait_s=_WAIT_S))
+                lease = await self.pull(wait_s=_WAIT_S)
                 failures = 0
             except ClientError as error:
                 if not error.retriable:
-                    self.stop()
                     raise
                 failures += 1
-                self._tell(f"Cannot pull messages now; trying again: {error}")
-                await self._until_stopped(deferLater(self._clock, pause_s(error, failures)))
-            if lease is None:
-                self._left += 1
-            else:
-                await self._handle(lease)
+                if failures == 1:
+                    self.on_trouble(f"Cannot pull messages now; trying again: {error}")
+                await deferLater(self.clock, pause_s(error, failures))
+            if lease is not None:
+                return lease
 
-    async def _until_stopped(self, waiting: Deferred[T]) -> T | None:
-        """Wait for a Deferred; return ``None`` if the worker is stopped before that."""
-        self._waiting.add(waiting)
-        try:
-            return await waiting
-        except CancelledError:
-            return None
-        finally:
-            self._waiting.discard(waiting)
+    def _begin(self, lease: Lease, free: Semaphore) -> None:
+        handling = Deferred.fromCoroutine(self._result_of(lease.messages[0]))
 
-    async def _handle(self, lease: Lease) -> None:
-        held = _Held(lease, Deferred.fromCoroutine(_call(self._handler, lease.messages[0])))
-        self._held.add(held)
-        extending = Deferred.fromCoroutine(self._keep(held))
-        result = "release"
+        def end(outcome: object) -> object:
+            del self.running[handling]
+            free.release()
+            return outcome
+
+        self.running[handling] = Deferred.fromCoroutine(self._acknowledge(lease, handling))
+        self.running[handling].addBoth(end)
+
+    async def _result_of(self, message: LeasedRecord) -> str:
         try:
-            await held.handling
-            result = "accept"
+            await maybeDeferred(self.handler, message)
         except Rejected:
-            result = "reject"
+            return "reject"
         except (CancelledError, Released):
-            pass
+            return "release"
         except Exception:  # noqa: BLE001 -- whatever it is, the message is for another attempt
-            self._log.failure("The handler has failed; its message is released")
-        self._held.discard(held)
-        held.is_over = True
-        held.pause.cancel()
-        await extending
-        try:
-            if not held.is_lost:
-                await self._ack(lease=held.lease, **{result: "all"})
-                self.accepted += result == "accept"
-        except ClientError as error:
-            self._tell(f"A result has not reached the service: {error}")
+            _log.failure("The handler has failed; its message is released")
+            return "release"
+        return "accept"
 
-    async def _keep(self, held: _Held) -> None:
-        """Extend a lease at half of its time, until its message is handled."""
-        while not held.is_over:
-            held.pause = deferLater(self._clock, max(_LEAST_PAUSE_S, held.lease.lasts_s / 2))
+    async def _acknowledge(self, lease: Lease, handling: Deferred[str]) -> None:
+        """Extend a lease each time that a third of it is over, until its message is handled."""
+        while True:
+            with suppress(defer.TimeoutError):
+                pause_s = max(_LEAST_PAUSE_S, lease.lasts_s / 3)
+                result = await shielded(handling).addTimeout(pause_s, self.clock)
+                break
             try:
-                await held.pause
-                # Not cancelled: only the response has the lease that can be answered.
-                held.lease = await self._extend(lease=held.lease)
-            except CancelledError:
-                return
+                # Not cancelled: only the response has the lease that can be acknowledged.
+                lease = await self.extend(lease=lease)
             except LeaseLost as error:
-                self._tell(f"A message is given again: {error}")
-                held.is_lost = True
-                held.handling.cancel()
+                self.on_trouble(f"A message is given again: {error}")
+                handling.cancel()
+                await handling
                 return
             except ClientError as error:
-                self._tell(f"Cannot extend a lease now; trying again: {error}")
-
-
-async def _call(handler: Handler, message: LeasedRecord) -> None:
-    result = handler(message)
-    if result is not None:
-        await result
+                self.on_trouble(f"Cannot extend a lease now; trying again: {error}")
+        try:
+            self.on_result(await self.ack(lease=lease, **{result: "all"}))
+        except ClientError as error:
+            self.on_trouble(f"A result may not have reached the service: {error}")

@@ -13,6 +13,13 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 T = TypeVar("T")
 
 
+def shielded(waiting: Deferred[T]) -> Deferred[T]:
+    """Return a Deferred with the same outcome; cancelling it does not cancel the first one."""
+    shield: Deferred[T] = Deferred()
+    waiting.addBoth(lambda outcome: outcome if shield.called else shield.callback(outcome))
+    return shield
+
+
 class Waiters(Generic[T]):
     """
     The waiters for an event that may happen again and again.
