@@ -30,6 +30,19 @@ from tests.support.kafka_simulator import reason
 # As in Java's client (ProducerBatch, Sender.canRetry, TransactionManager), with two exceptions: if the
 # batch may have been appended, the same bytes are sent again; if a sequence number cannot tell, the batch is
 # given up at once.
+OF_GROUPS = {
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    ErrorCode.GROUP_MAX_SIZE_REACHED,
+    ErrorCode.INVALID_RECORD_STATE,
+    ErrorCode.SHARE_SESSION_NOT_FOUND,
+    ErrorCode.INVALID_SHARE_SESSION_EPOCH,
+    ErrorCode.SHARE_SESSION_LIMIT_REACHED,
+}
+"""Codes of requests about groups, which mean nothing in a response to Produce."""
+
 FIRST_ATTEMPT = {
     ErrorCode.UNKNOWN_SERVER_ERROR: Action.GIVE_UP,
     # With an offset it is not an error; without one the answer makes no sense.
@@ -79,6 +92,7 @@ FIRST_ATTEMPT = {
     ErrorCode.UNKNOWN_TOPIC_ID: Action.GIVE_UP,
     ErrorCode.INCONSISTENT_TOPIC_ID: Action.GIVE_UP,
     ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR: Action.GIVE_UP,
+    **dict.fromkeys(OF_GROUPS, Action.GIVE_UP),
 }
 KEPT_WHEN_RESENT = {Action.TRY_AGAIN, Action.RESEND, Action.GIVE_UP}
 
