@@ -2,14 +2,17 @@
 Two hours with everything on: does memory grow, does anything fail, is every answer true?
 
 Callers with tokens and signatures publish single messages, batches, hooks and messages with
-Idempotency-Key, and read everything back, in pages and in streams. The service writes an access log in
-JSON and gets another callers file each minute, its metrics are read each second, and now and then a node
-of Kafka is killed or stopped in order, and started again. Messages come at a steady rate, whether or not
-the ones before are answered: what a message waits is counted from the moment at which it was due.
+Idempotency-Key, and read everything back, in pages and in streams. Workers share the messages of a topic:
+they accept, release and reject them, extend leases, and are too slow now and then. The service writes an
+access log in JSON and gets another callers file each minute, its metrics are read each second, and now and
+then a node of Kafka is killed or stopped in order, and started again. Messages come at a steady rate,
+whether or not the ones before are answered: what a message waits is counted from the moment at which it was
+due.
 
 Each acknowledged record must be read at its place, with its content, once in pages and once in a stream; a
-rejected one must not be there. From the end of a node until all replicas are in sync again, 503 and 504 are
-permitted; no other failure is. The exit status is 1 if any check failed.
+rejected one must not be there. Each message for workers must be done once, and be with one of them at a
+time. From the end of a node until all replicas are in sync again, 503 and 504 are permitted, and for workers
+also a lease that is lost; no other failure is. The exit status is 1 if any check failed.
 
     python benchmarks/long_run.py [--minutes 120] [--rate 1000] [--restart-minutes 10] [--broker kafka|sqlite]
     python benchmarks/long_run.py --quick       to see that it works
@@ -22,13 +25,15 @@ import base64
 import contextlib
 import hashlib
 import json
+import os
 import secrets
+import signal
 import sys
 import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -54,24 +59,28 @@ from long_run_traffic import (
     Values,
     Visitor,
 )
-from servers import Server, free_port
+from long_run_work import Tasks, add_workers
+from servers import HERE, Server, free_port
 
 RIGHTS = {
-    "publisher": 'publish = ["messages"]',
+    "publisher": 'publish = ["messages", "tasks"]',
     "collector": 'publish = ["batches"]',
     "payer": 'publish = ["payments"]',
     "thermometer": 'publish = ["readings"]',
+    "worker": 'work = ["tasks/*"]',
     "reader": 'read = true\nconsume = ["*"]',
 }
-TOPICS = ("messages", "batches", "payments", "hooks")
-SINGLE, BATCHED, HOOKED = 0.7, 0.2, 0.1
+TOPICS = ("messages", "batches", "payments", "hooks", "tasks")
+SINGLE, BATCHED, HOOKED, WORKED = 0.6, 0.2, 0.1, 0.1
 """The shares of the records that are sent each second, beside those with Idempotency-Key."""
 KEYED_PER_S = 5
+WORKERS = 12
 DOWN_S = 20
 SETTLING_S = 15
 """So long 503 and 504 are permitted after all replicas are in sync again."""
 CATCH_UP_S = 120
 HANG_UP_S = 45
+LOG, OBJECTS = "service.log", "objects"
 RELOAD_S = 10
 """The service reads a callers file again within 5 s of a change."""
 
@@ -197,34 +206,34 @@ class Log:
 
 
 class Table:
-    """A line each minute, and the memory at the start, each half hour, and the end."""
+    """A line each minute, and what the process has and how long answers took in each quarter of an hour."""
 
-    def __init__(self, server: Server, traffic: Traffic) -> None:
-        self.memory = [(0.0, server.resident_mib())]
+    QUARTER = 15
+
+    def __init__(self, server: Server, traffic: Traffic, count_file: Path, *, minutes: float) -> None:
         self._server = server
         self._traffic = traffic
+        self._count_file = count_file
+        self._minutes = minutes
         self._minute = 0
         self._cpu_s = server.cpu_s()
         self._own_cpu_s = time.process_time()
         self._last_s = time.perf_counter()
         self._before: Counter[tuple[str, int]] = Counter()
-        print(f"RSS at the start: {self.memory[0][1]:.1f} MiB")
+        self._quarter: dict[str, list[float]] = {}
+        self.quarters: list[str] = []
         print(
             f"{'minute':>6} {'single/s':>8} {'p50 ms':>7} {'p99 ms':>7} {'max ms':>7} {'CPU %':>6} "
             f"{'MiB':>6} {'load %':>6}  not 200"
         )
+        self._count_objects()
 
     def add_line(self) -> None:
         self._minute += 1
         passed_s, self._last_s = time.perf_counter() - self._last_s, time.perf_counter()
         used_s, self._cpu_s = self._server.cpu_s() - self._cpu_s, self._server.cpu_s()
         own_s, self._own_cpu_s = time.process_time() - self._own_cpu_s, time.process_time()
-        waited_s = sorted(self._traffic.waited_s)
-        self._traffic.waited_s.clear()
-        p50, p99, most = (
-            1000 * waited_s[min(int(len(waited_s) * share), len(waited_s) - 1)] if waited_s else 0
-            for share in (0.5, 0.99, 1)
-        )
+        single = self._traffic.waited_s["single"]
         statuses = Counter(self._traffic.statuses)
         others = {
             f"{kind} {status}": count
@@ -232,17 +241,42 @@ class Table:
             if status not in (200, 204, 401)
         }
         self._before = statuses
-        mib = self._server.resident_mib()
-        if self._minute % 30 == 0 or self._minute == 1:
-            self.memory.append((self._minute, mib))
         print(
-            f"{self._minute:6} {len(waited_s) / passed_s:8.0f} {p50:7.1f} {p99:7.1f} {most:7.0f} "
-            f"{100 * used_s / passed_s:6.0f} {mib:6.1f} {100 * own_s / passed_s:6.0f}  {others or ''}",
+            f"{self._minute:6} {len(single) / passed_s:8.0f} {_latencies(single)} "
+            f"{100 * used_s / passed_s:6.0f} {self._server.resident_mib():6.1f} "
+            f"{100 * own_s / passed_s:6.0f}  {others or ''}",
             flush=True,
         )
+        for kind, waited_s in self._traffic.waited_s.items():
+            self._quarter.setdefault(kind, []).extend(waited_s)
+        self._traffic.waited_s.clear()
+        if self._minute % self.QUARTER == 0 or self._minute == self._minutes:
+            self._count_objects()
 
-    def end(self, minutes: float) -> None:
-        self.memory.append((minutes, self._server.resident_mib()))
+    def _count_objects(self) -> None:
+        self._count_file.unlink(missing_ok=True)
+        self._server.process.send_signal(signal.SIGRTMIN)
+        self._traffic.loop.call_later(1, self._end_quarter)
+
+    def _end_quarter(self) -> None:
+        process = self._server.process
+        head = (
+            f"minute {self._minute}: {self._server.resident_mib():.1f} MiB, {process.num_fds()} descriptors, "
+            f"{self._count_file.read_text() if self._count_file.exists() else '?'} objects, "
+            f"load of the machine {os.getloadavg()[0]:.1f}; ms at p50, p99 and most:"
+        )
+        kinds = [f"    {kind:<12}{_latencies(waited_s)}" for kind, waited_s in sorted(self._quarter.items())]
+        self._quarter.clear()
+        self.quarters.append("\n".join([head, *kinds]))
+        print(self.quarters[-1], flush=True)
+
+
+def _latencies(waited_s: list[float]) -> str:
+    ordered = sorted(waited_s) or [0]
+    p50, p99, most = (
+        1000 * ordered[min(int(len(ordered) * share), len(ordered) - 1)] for share in (0.5, 0.99, 1)
+    )
+    return f"{p50:7.1f} {p99:7.1f} {most:7.0f}"
 
 
 @contextlib.contextmanager
@@ -259,15 +293,21 @@ def broker(kind: str, directory: str) -> Iterator[tuple[str, Any]]:
 
 
 def run(
-    server: Server, callers: Callers, cluster: Any, *, admin_port: int, log: Path, options: argparse.Namespace
+    server: Server,
+    callers: Callers,
+    cluster: Any,
+    *,
+    admin_port: int,
+    directory: Path,
+    options: argparse.Namespace,
 ) -> Faults:
     faults = Faults()
     traffic = Traffic(port=server.port, admin_port=admin_port, tokens=callers.tokens, faults=faults)
     loop = traffic.loop
-    service_log = Log(log, faults)
+    service_log = Log(directory / LOG, faults)
     ledgers = {topic: Ledger(topic, faults, has_keys=topic != "hooks") for topic in TOPICS}
     readings = Readings(faults)
-    table = Table(server, traffic)
+    table = Table(server, traffic, directory / OBJECTS, minutes=options.minutes)
     keyed = KeyedMessages(traffic, ledgers["payments"], run=secrets.token_hex(8))
     rate = options.rate
     keyed_sender = Sender(traffic, keyed, per_s=KEYED_PER_S, connections=8)
@@ -277,6 +317,7 @@ def run(
         Sender(
             traffic, Hooks(traffic, ledgers["hooks"], callers.secrets), per_s=HOOKED * rate, connections=16
         ),
+        Sender(traffic, Messages(traffic, ledgers["tasks"]), per_s=WORKED * rate, connections=16),
         keyed_sender,
         Sender(traffic, Values(traffic, readings), per_s=2, connections=1),
         Sender(traffic, Collection(traffic, readings), per_s=2, connections=2),
@@ -284,6 +325,8 @@ def run(
     pages = [Pages(traffic, ledger) for ledger in ledgers.values()]
     streams = [Stream(traffic, ledger) for ledger in ledgers.values()]
     changes = Changes(traffic, readings)
+    tasks = Tasks(traffic, ledgers["tasks"], per_s=WORKED * rate)
+    add_workers(tasks, WORKERS)
     # The others stay until the service ends them.
     loop.call_each(HANG_UP_S, streams[0].stream.hang_up)
     visitor = Visitor(traffic)
@@ -295,7 +338,8 @@ def run(
 
     def each_minute() -> None:
         if server.popen.poll() is not None:
-            raise SystemExit(f"The service ended with {server.popen.returncode}:\n{log.read_text()[-5000:]}")
+            log = (directory / LOG).read_text()[-5000:]
+            raise SystemExit(f"The service ended with {server.popen.returncode}:\n{log}")
         table.add_line()
         callers.renew()
         loop.call_later(RELOAD_S, lambda: visitor.visit(callers.visitor, callers.visitor_before))
@@ -319,24 +363,32 @@ def run(
         loop,
         CATCH_UP_S,
         until=lambda: (
-            all(sender.is_idle for sender in senders) and not any(ledger.open for ledger in ledgers.values())
+            all(sender.is_idle for sender in senders)
+            and not any(ledger.open for ledger in ledgers.values())
+            and tasks.are_done
         ),
     )
-    table.end(options.minutes)
     service_log.read()
-    for topic, ledger in ledgers.items():
-        if ledger.open:
-            faults.add(f"{topic}: {ledger.open} records are incomplete at the end.")
+    _check_end(ledgers.values(), tasks, faults)
     totals = {
         "Streams opened": sum(each.stream.opened for each in [*streams, changes]),
         "Records verified in pages": sum(each.records.count for each in pages),
         "Records verified in streams": sum(each.records.count for each in streams),
         "Answers replayed for an Idempotency-Key": keyed.replayed,
+        **tasks.totals(),
         "Nodes ended and started again": restarts.count if restarts else 0,
         "Faults": faults.count,
     }
     _show(table, traffic, ledgers, service_log, totals)
     return faults
+
+
+def _check_end(ledgers: Iterable[Ledger], tasks: Tasks, faults: Faults) -> None:
+    for ledger in ledgers:
+        if ledger.open:
+            faults.add(f"{ledger.topic}: {ledger.open} records are incomplete at the end.")
+    if not tasks.are_done:
+        faults.add(f"The tasks are not done at the end: {tasks.totals()}")
 
 
 def _run_for(loop: Loop, seconds: float, *, until: Callable[[], bool] = lambda: False) -> None:
@@ -345,9 +397,9 @@ def _run_for(loop: Loop, seconds: float, *, until: Callable[[], bool] = lambda: 
 
 
 def _show(
-    table: Table, traffic: Traffic, ledgers: dict[str, Ledger], log: Log, totals: dict[str, int]
+    table: Table, traffic: Traffic, ledgers: dict[str, Ledger], log: Log, totals: dict[str, int | None]
 ) -> None:
-    print("\nRSS: " + ", ".join(f"{mib:.1f} MiB after {minute:g} minutes" for minute, mib in table.memory))
+    print("\n" + "\n".join(table.quarters))
     print("Answers:")
     for (kind, status), count in sorted(traffic.statuses.items()):
         print(f"    {kind:<27} {status:>3} {count:>10,}")
@@ -379,8 +431,9 @@ def main() -> None:
         port, admin = free_port(), free_port()
         listen = [f"tcp:{port}:interface=127.0.0.1", "--admin", f"tcp:{admin}:interface=127.0.0.1"]
         command = [
-            str(Path(sys.executable).with_name("sampleapp")),
-            "serve",
+            sys.executable,
+            str(HERE / "object_probe.py"),
+            f"{directory}/{OBJECTS}",
             "--broker",
             url,
             "--listen",
@@ -390,11 +443,11 @@ def main() -> None:
         command += ["--access-log", f"{directory}/access.log", "--access-log-format", "json"]
         if cluster is not None:
             command += ["--idempotent-topic", "payments"]
-        log = Path(directory) / "service.log"
-        server = Server(command, port=port, path="ready", directory=directory, log=log)
+        made = Path(directory)
+        server = Server(command, port=port, path="ready", directory=directory, log=made / LOG)
         try:
-            faults = run(server, callers, cluster, admin_port=admin, log=log, options=options)
-            print(f"Access log: {(Path(directory) / 'access.log').stat().st_size / 2**20:.0f} MiB")
+            faults = run(server, callers, cluster, admin_port=admin, directory=made, options=options)
+            print(f"Access log: {(made / 'access.log').stat().st_size / 2**20:.0f} MiB")
         finally:
             server.stop()
     if faults.count:

@@ -61,6 +61,11 @@ class Ledger:
         """The records that have been heard of and are still to be heard of."""
         return sum(1 for n, _ in self._places.values() if not self._is_settled(n))
 
+    @property
+    def published(self) -> int:
+        """The records that were read in pages."""
+        return sum(1 for state in self._states if state & PAGED)
+
     def counts(self) -> Counter[str]:
         """The number of records that were answered, and that were read."""
         names = {ANSWERED: "responded", PAGED: "in pages", STREAMED: "in streams", UNKNOWN: "unknown"}

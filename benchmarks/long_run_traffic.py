@@ -9,7 +9,7 @@ import hmac
 import json
 import math
 import time
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 from functools import partial
 from typing import Protocol
@@ -52,7 +52,7 @@ class Traffic:
         self.admin_port = admin_port
         self.faults = faults
         self.statuses: Counter[tuple[str, int]] = Counter()
-        self.waited_s: list[float] = []
+        self.waited_s: defaultdict[str, list[float]] = defaultdict(list)
         self.is_disturbed: Callable[[], bool] = lambda: False
         """Whether 503 and 504 are permitted, since a broker is or was down."""
         self._tokens = tokens
@@ -120,7 +120,7 @@ class Sender:
     def _take(self, check: Check, due_s: float, connection: Connection, answer: Response) -> None:
         check(answer)
         if self._is_measured:
-            self._traffic.waited_s.append(time.perf_counter() - due_s)
+            self._traffic.waited_s["single"].append(time.perf_counter() - due_s)
         self._free.append(connection)
         if not self._is_timed:
             self._send()
