@@ -234,7 +234,7 @@ def ask(service, group, action, body):
 def test_instances_that_end_leave_no_session(end, few_sessions, start_service):
     group, idle = ShareGroup(few_sessions, records=200), ShareGroup(few_sessions)
     for _ in range(3):
-        # Half a second for leases that nobody answers.
+        # Half a second for leases without an acknowledgement.
         service = start_service(few_sessions, service_options=["--drain-timeout", "1"])
         for _ in range(SESSIONS):
             status, lease = ask(service, group, "pull", {"wait": 10})

@@ -30,7 +30,7 @@ def check_contract(directory, brokers, tests, test, broken):
         check=False,
     )
     cases = list(ET.parse(report).iter("testcase"))
-    # The right broker has run more tests than those that somebody breaks.
+    # The right broker has run more tests than the broken ones.
     assert len(cases) >= len(broken) + len(set(broken.values())), done.stdout
     failed = {case.get("classname").rpartition(".Test")[2]: case.get("name") for case in cases if list(case)}
     assert failed == broken, done.stdout

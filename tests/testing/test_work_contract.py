@@ -27,7 +27,7 @@ class Ahead:
 
 
 class Right(MemoryBroker):
-    """A broker of somebody else's."""
+    """A broker of another project."""
 
 
 class Changes(MemoryBroker):

@@ -67,7 +67,7 @@ class AckRequest(WorkRequest, frozen=True):
         return InvalidWorkRequest(faults[:_MOST_FAULTS])
 
     def contradictions(self) -> list[Fault]:
-        """Name what is not an id, each message with two results, and ``all`` with another list."""
+        """Name each text that is not an id, each message with two results, and ``all`` with another list."""
         given = [name for name in _LISTS if getattr(self, name)]
         for name in given:
             if getattr(self, name) == ALL and len(given) > 1:

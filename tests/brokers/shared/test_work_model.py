@@ -37,7 +37,7 @@ picks = st.integers(0, 100)
 
 
 class Group:
-    """What a group should know: the messages that were given and are not done, and the leases."""
+    """The expected state of a group: the messages that were given and are not done, and the leases."""
 
     def __init__(self):
         self.next_offset = 0
@@ -122,7 +122,7 @@ class WorkMachine(RuleBasedStateMachine):
         return getattr(result, "value", result)
 
     def _settle(self):
-        """Compare what has happened with the model, in the order in which it has."""
+        """Compare the calls that have ended with the model, in their order."""
         self._clock.advance(0.25)
         while self._events:
             check, arguments, now_ms, result = self._events.pop(0)
@@ -422,7 +422,7 @@ class SQLiteMachine(WorkMachine):
     @rule(seconds=st.sampled_from([-1000, -20, -1, 100]))
     def set_clock(self, seconds):
         for name in self._groups:
-            # If the clock is set back, leases that have ended would hold what nobody else has taken.
+            # If the clock is set back, leases that have ended would hold messages that no other lease has.
             self.pull(0, name, 1000, 0)
         self._ahead_s += seconds
         for name in self._groups:

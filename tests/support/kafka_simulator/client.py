@@ -413,7 +413,7 @@ class SimulatedClient:
 
 
 class SimulatedConnection:
-    """What `Connection` promises."""
+    """A simulated `Connection`."""
 
     def __init__(self, client: SimulatedClient, node_id: int) -> None:
         self._client = client

@@ -59,7 +59,7 @@ class _Session:
 
 @dataclass
 class _State:
-    """What a group has of one partition."""
+    """The state of a group in one partition."""
 
     start: int | None = None
     """``None`` before the first fetch."""
@@ -274,7 +274,7 @@ class ShareGroups:
             offset: each.type
             for each in acknowledgements
             for offset in range(each.first_offset, each.last_offset + 1)
-            # What has been passed is answered as a success, whatever it is.
+            # Offsets that the group has passed are answered as a success.
             if offset >= state.start
         }
         held = {

@@ -214,7 +214,7 @@ class Work:
         key = call.operation.key
         if call.result.called:
             if isinstance(result, Lease):
-                # The pull was cancelled meanwhile. If this fails, the lease ends by itself.
+                # The pull has been cancelled. If this fails, the lease ends by itself.
                 self.acknowledge(*key, result.token, Verdicts(release=ALL)).addErrback(lambda _: None)
         elif result is None and call.waits and not self._is_stopped:
             self._waiting.setdefault(key, []).append(call)

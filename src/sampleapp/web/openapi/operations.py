@@ -755,7 +755,7 @@ EXTEND: Final = replace(
 )
 ACKNOWLEDGE: Final = replace(
     EXTEND,
-    summary="Say what has become of messages",
+    summary="Acknowledge messages",
     text=(
         "Ends a lease. Messages in `accept` are done, those in `reject` are never given again, and all "
         "others are free for any worker. After 409 the lease has ended: its messages are given again. After "

@@ -1,4 +1,4 @@
-"""What holds of leases in Kafka, whatever instances do with them in any order."""
+"""Rules of leases in Kafka that hold for any order of calls of several instances."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Workers(RuleBasedStateMachine):
         return not held.has_ended and not held.is_unsure and held.ends_ms > self.now_ms()
 
     def is_lost(self, held, found, *, goes_on):
-        """Check an answer, and return whether the lease is lost, or nobody knows."""
+        """Check an answer, and return whether the lease is lost, or that is unknown."""
         if isinstance(found, LeaseLost):
             assert not goes_on
             return True
