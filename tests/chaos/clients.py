@@ -96,11 +96,13 @@ class Publisher(Client):
         identified: float = 0.0,
         number: int | None = None,
         may_be_missing: bool = False,
+        lines: int | None = None,
     ) -> None:
         """
         :param identified: which part of the requests has an idempotency key.
         :param number: makes the values numbers, and some requests tombstones, but for the first key.
         :param may_be_missing: whether the topic may not exist at times.
+        :param lines: makes each request a batch of at most so many messages.
         """
         super().__init__(name, urls, seed=seed)
         self.requests: list[Request] = []
@@ -108,6 +110,7 @@ class Publisher(Client):
         """Held while a request is made."""
         self.topic, self._keys, self._pause_s, self._identified = topic, keys, pause_s, identified
         self._first_number, self._may_be_missing = number, may_be_missing
+        self._batches, self._most_lines = (_BATCHES, _MOST_LINES) if lines is None else (1.0, lines)
         self._sent = 0
         self._later: list[tuple[Request, str]] = []
 
@@ -119,7 +122,7 @@ class Publisher(Client):
         self._send_again(at_most=0)
 
     def _send_new(self) -> None:
-        count = self._random.randint(2, _MOST_LINES) if self._random.random() < _BATCHES else 1
+        count = self._random.randint(2, self._most_lines) if self._random.random() < self._batches else 1
         identity = f"{self.name}:{self._sent}" if self._random.random() < self._identified else None
         records = [self._record() for _ in range(count)]
         may_remove = self._first_number is not None and count == 1 and records[0].key != self._keys[0]

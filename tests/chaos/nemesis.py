@@ -16,9 +16,11 @@ from confluent_kafka import KafkaException
 from tests.chaos.clock import set_ahead
 from tests.chaos.history import FOREIGN
 from tests.chaos.logs import Logs
+from tests.chaos.work_history import JAVA, Trouble
 from tests.real_kafka.cluster import Cluster
 from tests.real_kafka.dropping_proxy import DroppingProxy
 from tests.real_kafka.node import Node
+from tests.real_kafka.process import JavaProcess
 from tests.real_kafka.world import ReturningService
 from tests.real_kafka.writing import open_transaction, produce
 from tests.support.waiting import wait_until
@@ -51,6 +53,20 @@ _TRANSACTION_S = 60
 _CUT = 30
 """Records that an unclean election loses; three times as many follow at once."""
 
+_SPARE_LEASES = (
+    "records_deleted",
+    "topic_made_again",
+    "partitions_added",
+    "transaction_open",
+    "gateway_killed",
+    "gateway_stopped",
+    "gateway_frozen",
+    "gateway_clock_wrong",
+    "java_killed",
+    "java_frozen",
+)
+"""Faults after which the leases of all workers, or of those of one gateway and Java, go on."""
+
 Fault = Callable[[], AbstractContextManager[None]]
 
 
@@ -82,15 +98,20 @@ class Nemesis:
         *,
         remaking: Lock,
         seed: int,
+        java: JavaProcess | None = None,
     ) -> None:
         """
         :param clocks: the file of each gateway's clock.
         :param remaking: held while the topic `REMADE` must not be published to.
+        :param java: a consumer of a share group, if there is one.
         """
         self.happened: Counter[str] = Counter()
         """How often each fault came."""
+        self.troubles: list[Trouble] = []
+        """The faults that workers may notice."""
+        self._of_one: list[Trouble] = []
         self._cluster, self._proxies, self._gateways, self._clocks = cluster, proxies, gateways, clocks
-        self._logs, self._remaking = logs, remaking
+        self._logs, self._remaking, self._java = logs, remaking, java
         self._random = random.Random(seed)
         self._bag: list[Fault] = []
         self._nodes: list[Node] = []
@@ -120,6 +141,7 @@ class Nemesis:
             self.connections_reset,
             self.requests_held,
             self.responses_lost,
+            *([] if self._java is None else [self.java_killed, self.java_frozen]),
         ]
 
     def turn(self) -> list[str]:
@@ -127,12 +149,14 @@ class Nemesis:
         drawn = sorted(self._draw(), key=self.faults().index)
         self._nodes = self._random.sample(self._cluster.nodes, len(self._cluster.nodes))
         self._idle = self._random.sample(self._gateways, len(self._gateways))
+        begun_s = time.time()
         with ExitStack() as faults:
             for each in drawn:
                 self.happened[each.__name__] += 1
                 faults.enter_context(each())
             self._wait(_LASTS_S)
         self.heal()
+        self._note_troubles(drawn, begun_s)
         self._wait(_QUIET_S)
         return [each.__name__ for each in drawn]
 
@@ -141,6 +165,17 @@ class Nemesis:
         self._cluster.restore()
         for name in self._logs.topics:
             self._cluster.admin.wait_until_in_sync(name, 2 if name == CUT else 3)
+
+    def _note_troubles(self, drawn: Sequence[Fault], begun_s: float) -> None:
+        for each in self._of_one:
+            each.ended_s = time.time()
+        self.troubles += self._of_one
+        self._of_one = []
+        if not {each.__name__ for each in drawn} <= {*_SPARE_LEASES}:
+            self.troubles.append(Trouble(begun_s, time.time()))
+
+    def _concern(self, gateway: str, *, is_clock: bool = False) -> None:
+        self._of_one.append(Trouble(time.time(), 0.0, gateway, is_clock=is_clock))
 
     def _draw(self) -> list[Fault]:
         """Each fault comes once before any comes again."""
@@ -220,6 +255,7 @@ class Nemesis:
             yield
             return
         gateway = self._idle.pop()
+        self._concern(gateway.url)
         begin(gateway)
         yield
         end(gateway)
@@ -227,9 +263,30 @@ class Nemesis:
     @contextmanager
     def gateway_clock_wrong(self) -> Iterator[None]:
         clock = self._random.choice(self._clocks)
+        self._concern(self._gateways[self._clocks.index(clock)].url, is_clock=True)
         set_ahead(clock, self._random.choice(_AHEAD_S))
         yield
         set_ahead(clock, 0)
+
+    @contextmanager
+    def java_killed(self) -> Iterator[None]:
+        assert self._java is not None
+        self._concern(JAVA)
+        self._java.kill9()
+        yield
+        self._java.start()
+
+    @contextmanager
+    def java_frozen(self) -> Iterator[None]:
+        assert self._java is not None
+        if not self._java.is_running:
+            # Killed at the same time.
+            yield
+            return
+        self._concern(JAVA)
+        self._java.freeze()
+        yield
+        self._java.thaw()
 
     @contextmanager
     def connections_cut(self) -> Iterator[None]:

@@ -12,13 +12,14 @@ of the nodes and of the gateways.
 from __future__ import annotations
 
 import argparse
+import pickle
 import shutil
 import signal
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from http import HTTPStatus
 from pathlib import Path
@@ -31,12 +32,15 @@ from tests.chaos.clients import fetch
 from tests.chaos.clock import set_ahead
 from tests.chaos.logs import Logs
 from tests.chaos.nemesis import CUT, KEYS, SHORT, Nemesis, create_topics
+from tests.chaos.work_checker import check_work, count_work
+from tests.chaos.workers import SETTINGS, WORK, Workers
 from tests.chaos.workload import Workload
 from tests.real_kafka.cluster import Cluster
 from tests.real_kafka.distribution import VERSIONS, KafkaNotAvailable
 from tests.real_kafka.dropping_proxy import DroppingProxy
 from tests.real_kafka.listeners import PROXIED
 from tests.real_kafka.service import kafka_url
+from tests.real_kafka.versions import SHARE_GROUPS
 from tests.real_kafka.world import ReturningService
 from tests.support.waiting import wait_until
 
@@ -48,6 +52,7 @@ _MOST = {"MB of memory": 300, "descriptors": 200}
 _PROJECT = Path(__file__).parents[2]
 _FAULTS_IN_LOGS = ("Traceback", "Unhandled", "#critical]")
 _SHOWN = 20
+_WORK_PARTITIONS = 4
 
 
 class Chaos:
@@ -68,11 +73,13 @@ class Chaos:
         :param before: puts something before a gateway, and returns its URL.
         """
         self.findings: list[str] = []
-        self.counts: Mapping[str, Counter] = {}
+        self.counts: dict[str, Counter] = {}
         """How often there was what, by title."""
         self._version, self._seed, self._directory, self._before = version, seed, directory, before
         self._catch_up_s = catch_up_s
         self._most: Counter[str] = Counter()
+        self._has_work = SHARE_GROUPS.is_in(version)
+        self._workers: Workers | None = None
 
     def run(self, *, seconds: float) -> Sequence[str]:
         """Have faults for a time, heal them, and check; return a sentence for each broken promise."""
@@ -95,7 +102,10 @@ class Chaos:
                 nodes=3,
                 directory=self._directory / "kafka",
                 listeners=[PROXIED],
-                settings={"log.retention.check.interval.ms": "2000"},
+                settings={
+                    "log.retention.check.interval.ms": "2000",
+                    **(SETTINGS if self._has_work else {}),
+                },
             )
         )
         proxies = [
@@ -110,6 +120,9 @@ class Chaos:
             ends.callback(each.close)
         self._logs = Logs(self._cluster.bootstrap)
         create_topics(self._cluster, self._logs)
+        if self._has_work:
+            self._cluster.admin.create(WORK, partitions=_WORK_PARTITIONS)
+            self._logs.add(WORK)
         url = kafka_url(
             self._cluster,
             addresses=",".join(each.address for each in proxies),
@@ -122,9 +135,13 @@ class Chaos:
             ends.callback(self._end, self._gateways[-1])
         self._urls = [self._before(each.url) for each in self._gateways]
         wait_until(lambda: all(map(_is_ready, self._urls)), "the gateways are ready")
-        self._workload = Workload(self._urls, seed=self._seed)
+        self._workload = Workload(self._urls, seed=self._seed, has_work=self._has_work)
         self._workload.start()
         ends.callback(self._workload.stop)
+        if self._has_work:
+            self._workers = Workers(self._cluster, self._urls, self._directory, seed=self._seed)
+            self._workers.start()
+            ends.callback(self._workers.stop)
         self._nemesis = Nemesis(
             self._cluster,
             proxies,
@@ -133,6 +150,7 @@ class Chaos:
             self._logs,
             remaking=self._workload.remaking,
             seed=self._seed,
+            java=self._workers and self._workers.java,
         )
 
     def _gateway(self, url: str, clock: Path) -> ReturningService:
@@ -151,12 +169,16 @@ class Chaos:
 
     def _suffer(self, seconds: float) -> None:
         until_s = time.monotonic() + seconds
-        while (left_s := until_s - time.monotonic()) > 0 and not (self._workload.broken or self._logs.broken):
+        while (left_s := until_s - time.monotonic()) > 0 and not self._broken():
             names = self._nemesis.turn()
             for each in (SHORT, CUT):
                 self._logs.look(each)
             self._measure()
             print(f"{left_s:6.0f} s left, {self._workload.requests} requests: {', '.join(names)}", flush=True)
+
+    def _broken(self) -> list[str]:
+        of_workers = self._workers.broken if self._workers else []
+        return [*self._workload.broken, *self._logs.broken, *of_workers]
 
     def _measure(self) -> None:
         for each in self._gateways:
@@ -181,13 +203,15 @@ class Chaos:
             for url in self._urls
             if not self._in_time(lambda url=url: _is_ready(url))
         ]
+        if self._workers:
+            self._workers.drain(deadline_s=self._catch_up_s)
         for each in self._logs.topics:
             self._logs.look(each)
         self._in_time(self._is_all_read)
         self._measure()
         history = self._workload.add_readings(self._workload.history(self._logs))
         self._workload.stop()
-        self.findings += [*self._workload.broken, *self._logs.broken, *check(history)]
+        self.findings += [*self._broken(), *check(history)]
         self.counts = {
             "faults": self._nemesis.happened,
             **self._workload.counts(history),
@@ -196,8 +220,21 @@ class Chaos:
             ),
             "most of a gateway": self._most,
         }
+        if self._workers:
+            self._finish_work(self._workers)
         for each in self._gateways:
             each.stop()
+
+    def _finish_work(self, workers: Workers) -> None:
+        self.findings += workers.check_sessions()
+        urls = {each.url: url for each, url in zip(self._gateways, self._urls, strict=True)}
+        troubles = self._nemesis.troubles
+        for each in troubles:
+            each.gateway = urls.get(each.gateway, each.gateway)
+        history, topic = workers.history(troubles), self._logs.topics[WORK]
+        (self._directory / "work.pickle").write_bytes(pickle.dumps((history, topic)))
+        self.findings += [f"{WORK}: {each}" for each in check_work(history, topic)]
+        self.counts |= {**workers.counts(), "work": count_work(history, topic)}
 
     def _is_all_read(self) -> bool:
         history = self._workload.add_readings(self._workload.history(self._logs))

@@ -12,6 +12,7 @@ from tests.chaos.clients import ANSWER_S, Client, PageReader, Publisher, Reading
 from tests.chaos.history import NOT_STORED, History, Item, Readings
 from tests.chaos.logs import Logs
 from tests.chaos.nemesis import CUT, GROWN, KEYS, READINGS, REMADE, SHORT
+from tests.chaos.workers import WORK
 from tests.real_kafka.service import VERSION_2
 from tests.real_kafka.stream_clients import StreamClient
 
@@ -21,6 +22,8 @@ _PAUSE_S = 0.3
 """On average, between two requests of a publisher."""
 _LATE_S = 60
 """The longest time for which a late reader does not read."""
+_LINES = 60
+"""At most in a batch of messages to work through."""
 _READING_IDS = ("abc", "defg")
 """Of each of their publishers; a character is an id."""
 _READ = (KEYS, GROWN, SHORT, CUT, REMADE)
@@ -29,7 +32,8 @@ _READ = (KEYS, GROWN, SHORT, CUT, REMADE)
 class Workload:
     """Publishers and readers of all topics, through all gateways."""
 
-    def __init__(self, urls: Sequence[str], *, seed: int) -> None:
+    def __init__(self, urls: Sequence[str], *, seed: int, has_work: bool = False) -> None:
+        """:param has_work: whether the topic `WORK` is published to, too."""
         self._urls, self._seed = urls, seed
         self._publishers = [
             *(
@@ -41,6 +45,7 @@ class Workload:
             self._publisher(CUT, 0, "abcd ", pause_s=_PAUSE_S / 3),
             self._publisher(REMADE, 0, "a ", may_be_missing=True),
             *(self._publisher(READINGS, n, keys, numbers=True) for n, keys in enumerate(_READING_IDS)),
+            *(self._publisher(WORK, n, "abcd ", lines=_LINES) for n in range(2 * has_work)),
         ]
         self._pages = [
             *(PageReader(f"page of {topic}", urls, topic, seed=seed) for topic in _READ),

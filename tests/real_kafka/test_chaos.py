@@ -10,7 +10,7 @@ from tests.chaos.run import Chaos
 pytestmark = [pytest.mark.one_version, pytest.mark.timeout(900)]
 
 SECONDS = 100
-SEED = 1829
+SEED = 405
 """One whose first fault is an unclean election."""
 
 
