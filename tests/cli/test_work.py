@@ -18,7 +18,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from sampleapp.cli._work import handle, variables_of
 from sampleapp.client import Rejected, Released
 from sampleapp.model import ConsumerRecord, LeasedRecord
-from tests.support.command import COMMAND, DEADLINE_S, publish, sampleapp
+from tests.support.command import COMMAND, DEADLINE_S, publish, sampleapp, shown_on_a_terminal
 from tests.support.waiting import wait_until
 
 DUMP = """
@@ -170,6 +170,47 @@ def test_a_message_whose_command_fails_is_given_again_and_one_that_is_rejected_i
     script = 'test "$SAMPLEAPP_ATTEMPTS" = 1 && exit 1; exit 65'
     _, stderr = sampleapp(service, "work", "again", "billing", "--max", "2", "--", "sh", "-c", script)
     assert stderr.splitlines()[-1] == "0 accepted, 1 rejected, 1 released"
+
+
+def test_a_command_may_ignore_its_input_and_its_output_is_passed_on(service):
+    for _ in range(2):
+        publish(service, "large", "x" * 900_000)
+    # The second one reads a part.
+    script = 'test "$SAMPLEAPP_ID" = 0-0 || head -c 3'
+    stdout, stderr = sampleapp(service, "work", "large", "billing", "--max", "2", "--", "sh", "-c", script)
+    assert (stdout, stderr) == ("xxx", "2 accepted, 0 rejected, 0 released\n")
+
+
+def test_progress_is_shown_on_a_terminal(service):
+    for content in ("a", "b"):
+        publish(service, "shown", content)
+    arguments = ["work", "shown", "billing", "--max", "2", "--url", service.url, "--", "true"]
+    shown = shown_on_a_terminal(*arguments, directory=service.directory, stream="stderr")
+    one, two = "1 accepted, 0 rejected, 0 released\r", "2 accepted, 0 rejected, 0 released\r"
+    assert shown == f"{one}{two}{two}\n"
+
+
+def test_a_program_that_is_not_there_is_said_before_a_message_is_taken(service):
+    _, stderr = sampleapp(service, "work", "none", "billing", "--", "no-such-program", code=2)
+    assert "there is no program 'no-such-program'." in stderr
+
+
+def test_a_third_ctrl_c_does_not_wait_for_a_command_that_ignores_sigterm(service, tmp_path):
+    publish(service, "stubborn", "a")
+    begun, asked, go_on = tmp_path / "begun", tmp_path / "asked", tmp_path / "go-on"
+    script = f"trap 'touch {asked}' TERM; touch {begun}; while ! test -e {go_on}; do sleep 0.05; done"
+    command = [COMMAND, "work", "stubborn", "billing", "--url", service.url, "--", "sh", "-c", script]
+    with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
+        try:
+            wait_until(begun.exists, "the command has begun", deadline_s=DEADLINE_S)
+            process.send_signal(signal.SIGINT)
+            assert b"Ending after" in process.stderr.readline()
+            process.send_signal(signal.SIGINT)
+            wait_until(asked.exists, "the command has got SIGTERM", deadline_s=DEADLINE_S)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(DEADLINE_S) == 130
+        finally:
+            go_on.touch()
 
 
 @pytest.mark.parametrize(
