@@ -15,10 +15,10 @@ import sys
 import time
 
 from twisted.internet import reactor
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import deferLater
 
-from sampleapp.client import Client, ClientError, Lease, Rejected, Released
+from sampleapp.client import Client, Lease, Rejected, Released
 from sampleapp.model import Acknowledged, LeasedRecord
 
 __all__ = ["main"]
@@ -41,7 +41,7 @@ class _RecordingClient(Client):
 
         def show(lease: Lease | None) -> Lease | None:
             if lease is not None:
-                [message] = lease.messages
+                message = lease.messages[0]
                 place = _place(lease)
                 self._numbers[place] = next(self._new)
                 messages = [[*place, message.attempts, message.record.value.decode()]]
@@ -86,12 +86,13 @@ def main() -> None:
             raise Rejected
 
     def begin() -> None:
-        worker = _RecordingClient(url).work(
+        working = _RecordingClient(url).work(
             topic=topic, group=group, handler=handle, parallel=_PARALLEL, on_trouble=lambda _: None
         )
-        signal.signal(signal.SIGTERM, lambda *_: reactor.callFromThread(worker.stop))
-        worker.done.addErrback(lambda failure: failure.trap(ClientError) and print(failure, file=sys.stderr))
-        worker.done.addBoth(lambda _: reactor.stop())
+        signal.signal(signal.SIGTERM, lambda *_: reactor.callFromThread(working.cancel))
+        working.addErrback(lambda failure: failure.trap(CancelledError) and None)
+        working.addErrback(lambda failure: failure.printTraceback(sys.stderr))
+        working.addBoth(lambda _: reactor.stop())
 
     reactor.callWhenRunning(begin)
     reactor.run(installSignalHandlers=False)

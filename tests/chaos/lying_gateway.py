@@ -21,7 +21,8 @@ class LyingGateway(ThreadingHTTPServer):
     Forwards requests to a gateway, and responses back.
 
     Now and then it answers a message with 200 and forgets it, says another offset, forwards a message twice,
-    or leaves out a line of a page.
+    or leaves out a line of a page. Workers get the messages of another pull, or other attempts, are told
+    that an acknowledgement is done that it forgets, or that a lost lease is not lost.
     """
 
     daemon_threads = True
@@ -31,6 +32,8 @@ class LyingGateway(ThreadingHTTPServer):
         self.address = urlsplit(url).netloc
         self.url = f"http://127.0.0.1:{self.server_port}/"
         self.random = random.Random(seed)
+        self.leases: dict[str, bytes] = {}
+        """The responses to pulls, by lease."""
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
     def handle_error(self, *_: object) -> None:
@@ -47,8 +50,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
+        if "/groups/" in self.path:
+            {"pull": self._pull, "ack": self._acknowledge}.get(self.path.rpartition("/")[2], self._pass)(body)
+            return
         if self.headers["Content-Type"] != "application/json":
-            self._answer(*self._forward(body))
+            self._pass(body)
             return
         if self._lies():
             place = {"topic": json.loads(body)["topic"], "partition": 0, "offset": 1}
@@ -60,6 +66,37 @@ class _Handler(BaseHTTPRequestHandler):
         if status == http.HTTPStatus.OK and self._lies():
             place = json.loads(received)
             received = json.dumps({**place, "offset": place["offset"] + 1}).encode()
+        self._answer(status, headers, received)
+
+    def _pass(self, body: bytes) -> None:
+        self._answer(*self._forward(body))
+
+    def _pull(self, body: bytes) -> None:
+        if self.server.leases and self._lies():
+            self._answer(200, {}, self.server.random.choice([*self.server.leases.values()]))
+            return
+        status, headers, received = self._forward(body)
+        if status == http.HTTPStatus.OK:
+            found = json.loads(received)
+            if self._lies():
+                found["messages"][0]["attempts"] += 5
+            received = self.server.leases[found["lease"]] = json.dumps(found).encode()
+        self._answer(status, headers, received)
+
+    def _acknowledge(self, body: bytes) -> None:
+        wanted = json.loads(body)
+        lease = self.server.leases.pop(wanted.pop("lease"), None)
+        ids = {each["id"] for each in json.loads(lease)["messages"]} if lease else set()
+        lists = {name: ids if some == "all" else {*some} for name, some in wanted.items()}
+        lists["release"] = ids - lists.get("accept", set()) - lists.get("reject", set())
+        names = {"accepted": "accept", "released": "release", "rejected": "reject"}
+        done = json.dumps({name: len(lists.get(each, ())) for name, each in names.items()}).encode()
+        if ids and self._lies():
+            self._answer(200, {}, done)
+            return
+        status, headers, received = self._forward(body)
+        if status == http.HTTPStatus.CONFLICT and self._lies():
+            status, received = 200, done
         self._answer(status, headers, received)
 
     def do_GET(self) -> None:

@@ -1,5 +1,5 @@
 """
-Two gateways on three Kafka nodes, clients that publish and read all the time, and faults that a seed draws.
+Two gateways on three Kafka nodes, clients that publish, read and work, and faults that a seed draws.
 
     make chaos
     make chaos CHAOS='--minutes 30 --seed 7 --kafka 3.9.2'

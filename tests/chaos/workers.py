@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -258,13 +259,14 @@ class Workers:
             log=directory / "java.log",
         )
         """Java's consumer, which has the topic in the same group."""
+        self._failed: list[str] = []
         self._backlog: int | None = None
         self._at_end: Counter[str] = Counter()
 
     @property
     def broken(self) -> list[str]:
         """Responses that no worker expects."""
-        return [text for each in self._workers for text in each.broken]
+        return [*self._failed, *(text for each in self._workers for text in each.broken)]
 
     def start(self) -> None:
         """Begin to work. Only on the main thread."""
@@ -297,8 +299,7 @@ class Workers:
         for each in self._workers:
             each.hurry()
         for each in (self.java, *self._clients.values()):
-            each.check_alive()
-            each.stop()
+            self._stop(each)
         while time.time() < begun_s + deadline_s and not self._is_done():
             time.sleep(0.2)
         self._at_end["seconds until nothing was left"] = round(time.time() - begun_s)
@@ -306,6 +307,15 @@ class Workers:
             each.is_enough.set()
         for each in self._workers:
             each.join(deadline_s)
+
+    def _stop(self, process: JavaProcess) -> None:
+        """Stop a worker in order; if it cannot, or has ended, that is a fault."""
+        try:
+            process.check_alive()
+            process.stop()
+        except (AssertionError, subprocess.TimeoutExpired) as error:
+            self._failed.append(str(error))
+            process.kill9()
 
     def _is_done(self) -> bool:
         with suppress(OSError):

@@ -58,7 +58,7 @@ def java() -> str:
     if found is None:
         where = "in JAVA_HOME" if home else "here"
         raise KafkaNotAvailable(
-            f"there is no java {where}; install Java {_OLDEST_JAVA} or newer (Debian: default-jre-headless)"
+            f"there is no java {where}; install Java {_OLDEST_JAVA} or newer (Debian: default-jdk-headless)"
         )
     return found
 
