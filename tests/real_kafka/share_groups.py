@@ -110,11 +110,9 @@ class ShareGroup:
 
     def lag(self):
         """Count the records of partition 0 that are not done; -1 before any was acknowledged."""
-        request = DescribeShareGroupOffsetsRequest(
-            group=self.name, topic=self.topic, partitions=self.partitions
-        )
         with connected(self.coordinator) as wire:
-            return ask(wire, request).partitions[0].lag
+            described = ask(wire, DescribeShareGroupOffsetsRequest(group=self.name))
+        return described.topics[self.topic][0].lag
 
 
 class Session:

@@ -218,7 +218,8 @@ def describe_share_group_offsets_answer(_):
     unused = packed("iqiqh", 4, -1, -1, -1, 3) + compact("who?") + b"\0"
     topic = compact("t") + TOPIC_ID.bytes + b"\3" + known + unused + b"\0"
     group = compact("g") + b"\2" + topic + packed("hb", 0, 0) + b"\0"
-    expected = ShareGroupOffsets(0, {3: ShareGroupOffset(0, 40, 10), 4: ShareGroupOffset(3, -1, -1)})
+    partitions = {3: ShareGroupOffset(0, 40, 10), 4: ShareGroupOffset(3, -1, -1)}
+    expected = ShareGroupOffsets(0, {"t": partitions})
     return b"\0" + packed("i", 0) + b"\2" + group + b"\0", expected
 
 

@@ -76,7 +76,7 @@ SHARE_ACKNOWLEDGE = ShareAcknowledgeRequest(
     topic_id=TOPIC_ID,
     acknowledgements={3: [Acknowledgement(40, 41, AcknowledgeType.ACCEPT)]},
 )
-DESCRIBE_SHARE_GROUP_OFFSETS = DescribeShareGroupOffsetsRequest(group="g", topic="t", partitions=(3, 4))
+DESCRIBE_SHARE_GROUP_OFFSETS = DescribeShareGroupOffsetsRequest(group="g")
 SET_GROUP_CONFIGS = SetGroupConfigsRequest(group="g", values={"share.auto.offset.reset": "earliest"})
 
 REQUESTS = [

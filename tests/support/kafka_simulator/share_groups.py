@@ -168,16 +168,18 @@ class ShareGroups:
         return ShareGroupHeartbeat(0, 1, 5000, {topic_id: tuple(logs)})
 
     def _describe(self, request, error):
-        found = {}
-        for number in request.partitions:
-            state = self._states.get((request.group, request.topic, number))
-            if state is None or not state.is_acknowledged:
-                found[number] = ShareGroupOffset(0, -1, -1)
-                continue
-            end = self.cluster.topics[request.topic][number].readable_to()
-            done = sum(each.is_done for each in state.deliveries.values())
-            found[number] = ShareGroupOffset(0, state.start, end - state.start - done)
-        return ShareGroupOffsets(error, {} if error else found)
+        topics = {}
+        for (group, topic, number), state in self._states.items():
+            if group == request.group and not error:
+                topics.setdefault(topic, {})[number] = self._offset(state, topic, number)
+        return ShareGroupOffsets(error, topics)
+
+    def _offset(self, state, topic, number):
+        if not state.is_acknowledged:
+            return ShareGroupOffset(0, -1, -1)
+        end = self.cluster.topics[topic][number].readable_to()
+        done = sum(each.is_done for each in state.deliveries.values())
+        return ShareGroupOffset(0, state.start, end - state.start - done)
 
     def _fetch(self, key, error, most, answer_by_s):
         session = self.sessions.get(key)

@@ -172,12 +172,11 @@ class TestRequestsAgainstKafkasSchemas:
         kio = oracle("describe_share_group_offsets", version)
 
         @settings(max_examples=40)
-        @given(strategies.texts, strategies.topics, st.lists(partitions, max_size=3).map(tuple))
-        def same_bytes(group, topic, numbers):
-            of_topic = kio.DescribeShareGroupOffsetsRequestTopic(topic_name=topic, partitions=numbers)
-            of_group = kio.DescribeShareGroupOffsetsRequestGroup(group_id=group, topics=(of_topic,))
+        @given(strategies.texts)
+        def same_bytes(group):
+            of_group = kio.DescribeShareGroupOffsetsRequestGroup(group_id=group, topics=None)
             expected = kio.DescribeShareGroupOffsetsRequest(groups=(of_group,))
-            request = DescribeShareGroupOffsetsRequest(group=group, topic=topic, partitions=numbers)
+            request = DescribeShareGroupOffsetsRequest(group=group)
             assert request.encode(version) == kio.dump(expected)
 
         same_bytes()
@@ -342,25 +341,31 @@ class TestAnswersAgainstKafkasSchemas:
             partitions, st.builds(ShareGroupOffset, errors, offsets, offsets), max_size=3
         )
 
+        by_topic = st.dictionaries(strategies.topics, states, max_size=3)
+
         @settings(max_examples=40)
-        @given(st.builds(ShareGroupOffsets, errors, states), topic_ids, few_texts)
+        @given(st.builds(ShareGroupOffsets, errors, by_topic), topic_ids, few_texts)
         def same_fields(answer, topic_id, text):
-            parts = tuple(
-                kio.DescribeShareGroupOffsetsResponsePartition(
-                    partition_index=number,
-                    start_offset=each.start_offset,
-                    leader_epoch=5,
-                    lag=each.lag,
-                    error_code=kio.error(each.error),
-                    error_message=text,
+            topics = tuple(
+                kio.DescribeShareGroupOffsetsResponseTopic(
+                    topic_name=name,
+                    topic_id=topic_id,
+                    partitions=tuple(
+                        kio.DescribeShareGroupOffsetsResponsePartition(
+                            partition_index=number,
+                            start_offset=each.start_offset,
+                            leader_epoch=5,
+                            lag=each.lag,
+                            error_code=kio.error(each.error),
+                            error_message=text,
+                        )
+                        for number, each in of_topic.items()
+                    ),
                 )
-                for number, each in answer.partitions.items()
-            )
-            topic = kio.DescribeShareGroupOffsetsResponseTopic(
-                topic_name="t", topic_id=topic_id, partitions=parts
+                for name, of_topic in answer.topics.items()
             )
             group = kio.DescribeShareGroupOffsetsResponseGroup(
-                group_id="g", topics=(topic,), error_code=kio.error(answer.error), error_message=text
+                group_id="g", topics=topics, error_code=kio.error(answer.error), error_message=text
             )
             response = kio.DescribeShareGroupOffsetsResponse(throttle_time=ms(7), groups=(group,))
             assert DESCRIBE_SHARE_GROUP_OFFSETS.decode(version, kio.dump_answer(response)) == answer

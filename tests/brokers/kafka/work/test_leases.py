@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import gc
+from types import FunctionType, MethodType, ModuleType
+
 import pytest
 
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.protocol import (
+    DescribeConfigsRequest,
     SetGroupConfigsRequest,
     ShareAcknowledgeRequest,
     ShareFetchRequest,
+    ShareGroupHeartbeatRequest,
 )
+from sampleapp.brokers.kafka.work import groups
 from sampleapp.errors import (
     BrokerStopped,
     BrokerUnavailable,
@@ -290,9 +296,7 @@ def test_a_group_with_only_gaps_has_nothing(cluster, one):
 def test_the_backlog_is_the_whole_topic_before_the_first_acknowledgement(cluster, one, two):
     assert one.backlog() is None
     lease = one.pull(2)
-    assert one.backlog() == 6
-    # Kafka does not tell another instance of it yet.
-    assert two.backlog() is None
+    assert [each.backlog() for each in (one, two)] == [6, 6]
     one.acknowledge(lease.token)
     assert two.backlog() == 4
     assert two.backlog(group="another") is None
@@ -306,6 +310,74 @@ def test_messages_are_given_up_after_their_attempts(cluster, one):
         assert counts(one.acknowledge(lease.token, release=ALL)) == (0, 2, 0, 2 if attempt == 5 else 0)
     assert one.work.given_up == 2
     assert offsets(one.pull(6)) == [2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("end", [lambda one, lease: one.stop(), lambda one, lease: one.cluster.run(35)])
+def test_messages_are_given_up_when_nobody_answers_after_their_last_attempt(cluster, one, end):
+    cluster.configs[4, "1"] = {"group.share.delivery.count.limit": "5"}
+    for _ in range(4):
+        one.acknowledge(one.pull(2).token, release=ALL)
+    lease = one.pull(3)
+    assert one.work.given_up == 0
+    end(one, lease)
+    assert one.work.given_up == 2
+
+
+def test_messages_that_another_instance_has_accepted_are_not_given_up(cluster, one, two):
+    cluster.configs[4, "1"] = {"group.share.delivery.count.limit": "5"}
+    for _ in range(4):
+        one.acknowledge(one.pull(2).token, release=ALL)
+    two.acknowledge(one.pull(2).token)
+    one.acknowledge(one.extend(one.pull(1).token).token)
+    cluster.run(40)
+    assert one.work.given_up == two.work.given_up == 0
+
+
+def test_a_member_leaves_when_the_answer_to_its_join_is_lost(cluster, one):
+    fates = iter([Fate.ANSWER_LOST])
+    cluster.fates[ShareGroupHeartbeatRequest] = lambda: next(fates, Fate.ANSWERED)
+    one.pull()
+    assert cluster.share_groups.members == set()
+
+
+def test_a_member_leaves_when_the_instance_stops(cluster, one):
+    pulling = one.begin_pull()
+    cluster.until(lambda: cluster.share_groups.members, within_s=5)
+    one.stop()
+    assert cluster.share_groups.members == set()
+    assert one.result(pulling) is None
+
+
+def test_the_settings_of_a_group_are_read_once_a_minute(cluster, one):
+    one.acknowledge(one.pull(6).token)
+    for _ in range(2):
+        cluster.run(60)
+        cluster.asked.clear()
+        for each in [one.begin_pull() for _ in range(20)]:
+            assert one.result(each) is None
+        one.pull()
+        assert len([each for _, each in cluster.asked if isinstance(each, DescribeConfigsRequest)]) == 1
+
+
+def test_an_instance_remembers_a_limited_number_of_groups(cluster, one, monkeypatch):
+    monkeypatch.setattr(groups, "_MOST_GROUPS", 3)
+    cluster.share_groups.errors[SetGroupConfigsRequest] = [ErrorCode.GROUP_AUTHORIZATION_FAILED] * 9
+    names = [f"group-{each}" for each in range(9)]
+    for name in names:
+        one.pull(group=name)
+        one.result(one.begin_pull(wait_s=1, group=name))
+    remembered = " ".join(strings_in(one.work, {id(cluster), id(one.client), id(cluster.clock)}))
+    assert [name for name in names if name in remembered] == names[-3:]
+
+
+def strings_in(thing, seen):
+    """Find the strings that an object refers to, but not those of its code."""
+    for each in gc.get_referents(thing):
+        if isinstance(each, str):
+            yield each
+        elif id(each) not in seen and not isinstance(each, (type, ModuleType, FunctionType, MethodType)):
+            seen.add(id(each))
+            yield from strings_in(each, seen)
 
 
 def test_there_is_a_limit_of_sessions(cluster, one):

@@ -174,6 +174,36 @@ def test_a_node_that_does_not_answer_delays_few_pulls(cluster):
     assert 0 in {each.messages[0].record.partition for each in found}
 
 
+def test_a_node_that_does_not_answer_delays_the_first_pulls_by_a_second_and_later_one_at_a_time(cluster):
+    cluster.brokers = (1, 2)
+    cluster.add_partitions(1)
+    cluster.logs[1].append(*values(30))
+    one = Instance(cluster)
+    one.acknowledge(one.pull(5).token)
+    one.acknowledge(one.pull(1).token)
+    cluster.silent = {1}
+    first = [one.begin_pull() for _ in range(8)]
+    for each in first:
+        assert one.result(each, within_s=1.5) is not None
+    cluster.run(6)
+    late = [one.begin_pull() for _ in range(8)]
+    cluster.run(0.2)
+    assert [each.called for each in late].count(False) == 1
+    cluster.silent = set()
+
+
+def test_a_pull_that_waits_goes_on_when_there_has_been_no_leader(cluster):
+    one = Instance(cluster)
+    one.acknowledge(one.pull().token)
+    waiting = one.begin_pull(wait_s=60)
+    cluster.run(1)
+    cluster.elect(None)
+    cluster.run(10)
+    cluster.elect(1)
+    cluster.logs[0].append(b"next")
+    assert offsets(one.result(waiting, within_s=15)) == [1]
+
+
 def test_a_pull_that_waits_goes_on_after_an_election(cluster):
     cluster.brokers = (1, 2)
     one = Instance(cluster)

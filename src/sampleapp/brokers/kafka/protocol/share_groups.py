@@ -126,36 +126,37 @@ class ShareGroupOffset(msgspec.Struct, frozen=True, gc=False):
 
 
 class ShareGroupOffsets(msgspec.Struct, frozen=True):
-    """The state of a group in one topic."""
+    """The state of a group in its topics."""
 
     error: int
-    partitions: dict[int, ShareGroupOffset]
+    topics: dict[str, dict[int, ShareGroupOffset]]
+    """By name, and by partition. Those of which the group has no state are missing."""
 
 
 class DescribeShareGroupOffsetsRequest(Request[ShareGroupOffsets], frozen=True, kw_only=True):
-    """Ask the coordinator for the state of one group in one topic. Kafka 4.2 and newer support v1."""
+    """
+    Ask the coordinator for the state of one group. Kafka 4.2 and newer support v1.
+
+    If topics were named, the answer would not tell those of which the group has no state from new ones.
+    """
 
     api: ClassVar[Api] = Api(key=90, name="DescribeShareGroupOffsets", lowest=1, highest=1, flexible=0)
 
     group: str
-    topic: str
-    partitions: tuple[int, ...]
 
     def _parts(self, version: int) -> Iterable[bytes]:
         fields = self._fields(version)
-        numbers = [INT32.pack(each) for each in self.partitions]
-        group = (fields.count(1), fields.string(self.group))
-        topic = (fields.count(1), fields.string(self.topic), fields.count(len(numbers)), *numbers)
-        return (*group, *topic, fields.tags, fields.tags, fields.tags)
+        all_topics = fields.count(None)
+        return (fields.count(1), fields.string(self.group), all_topics, fields.tags, fields.tags)
 
     def _read(self, version: int, reader: Decoder) -> ShareGroupOffsets:  # noqa: ARG002 -- there is only one
         reader.int32()  # throttle time
         if reader.count(_SMALLEST_GROUP) != 1:
             raise ProtocolError("It is not about one group.")
         reader.string()  # the group
-        partitions: dict[int, ShareGroupOffset] = {}
+        topics: dict[str, dict[int, ShareGroupOffset]] = {}
         for _ in range(reader.count(_SMALLEST_TOPIC)):
-            reader.string()
+            partitions = topics.setdefault(reader.string(), {})
             reader.uuid()
             for _ in range(reader.count(_SMALLEST_PARTITION)):
                 partition, start_offset, _, lag, error = reader.fields(_PARTITION)
@@ -167,7 +168,7 @@ class DescribeShareGroupOffsetsRequest(Request[ShareGroupOffsets], frozen=True, 
         reader.nullable_string()
         reader.tags()
         reader.tags()
-        return ShareGroupOffsets(error, partitions)
+        return ShareGroupOffsets(error, topics)
 
 
 class SetGroupConfigsRequest(Request[int], frozen=True, kw_only=True):

@@ -76,8 +76,11 @@ class GroupWork:
         )
         self._pulls = Pulls(topics=self._topics, groups=self._groups, sessions=self._sessions, clock=clock)
         self._is_stopped = False
-        self.given_up = 0
-        """The messages that were released after their last attempt, since the start."""
+
+    @property
+    def given_up(self) -> int:
+        """The messages that were given up after their last attempt, since the start, as far as is known."""
+        return self._sessions.given_up
 
     def pull(self, topic: str, group: str, *, most: int, wait_s: float) -> Deferred[Lease | None]:
         """See `sampleapp.interfaces.IWorkBroker.pull`."""
@@ -101,6 +104,7 @@ class GroupWork:
         """End the pulls that wait, release the messages of all leases, and close the connections."""
         self._is_stopped = True
         self._pulls.stop()
+        await self._groups.stop()
         await self._sessions.stop()
         await self._client.close()
         await self._pulls.wait_until_idle()
@@ -127,17 +131,7 @@ class GroupWork:
 
     async def _acknowledge(self, topic: str, group: str, lease: bytes, verdicts: Verdicts) -> Acknowledged:
         token = await self._token(topic, lease)
-        done = await self._sessions.acknowledge(group, token, verdicts)
-        self.given_up += done.given_up
-        if done.given_up:
-            self._log.warn(
-                "{count} messages of topic {topic} are given up: no attempt of group {group} was accepted. "
-                "They stay in the topic.",
-                count=done.given_up,
-                topic=topic,
-                group=group,
-            )
-        return done
+        return await self._sessions.acknowledge(group, topic, token, verdicts)
 
     async def _extend(self, topic: str, group: str, lease: bytes) -> Extended:
         token = await self._token(topic, lease)

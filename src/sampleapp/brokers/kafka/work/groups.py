@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
-from typing import Final, TypeVar
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any, Final, TypeVar
 
 from msgspec import Struct
+from twisted.internet.defer import Deferred, DeferredList
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
@@ -29,12 +32,14 @@ from sampleapp.brokers.kafka.protocol import (
     SetGroupConfigsRequest,
     ShareGroupHeartbeat,
     ShareGroupHeartbeatRequest,
+    ShareGroupOffsets,
 )
 from sampleapp.brokers.kafka.work.failures import rejected, unanswered
 from sampleapp.concurrency.failures import LogLimit
 from sampleapp.concurrency.waiting import Waiters
-from sampleapp.errors import BrokerUnavailable
+from sampleapp.errors import BrokerUnavailable, PublishError, WorkError
 
+A = TypeVar("A", ShareGroupHeartbeat, ShareGroupOffsets)
 R = TypeVar("R")
 
 _TIMEOUT_S: Final = 5.0
@@ -43,6 +48,8 @@ _DEADLINE_S: Final = 10.0
 """Seconds for a new group. The first one of a cluster takes three: its state gets a topic of its own."""
 _REST_S: Final = 0.5
 """Seconds to wait for further partitions after the first ones: other members may have them."""
+_STOP_S: Final = 1.0
+"""Seconds for members to leave at the end."""
 _SETTINGS_AGE_S: Final = 60.0
 _MOST_GROUPS: Final = 1000
 
@@ -84,20 +91,22 @@ class Groups:
         self._client = client
         self._leaders = leaders
         self._clock = clock
-        self._settings: dict[str, GroupSettings] = {}
-        self._used: dict[tuple[str, str], None] = {}
-        self._preparing: dict[tuple[str, str], Waiters[None]] = {}
+        self._settings: OrderedDict[str, GroupSettings] = OrderedDict()
+        """The one that was used last at the end."""
+        self._busy: dict[object, Waiters[None]] = {}
         self._limit = LogLimit(clock)
-
-    def mark_used(self, topic: str, group: str) -> None:
-        """Note that a fetch in this group had no error: it exists."""
-        self._used[topic, group] = None
-        if len(self._used) > _MOST_GROUPS:
-            del self._used[next(iter(self._used))]
+        self._is_stopped = False
 
     async def most_attempts(self, group: str) -> int | None:
         """Return the attempts after which a group gives a message up; ``None`` if not known."""
-        return (await self._read_settings(group)).most_attempts
+        known = self._settings.get(group)
+        if known is None or self._clock.seconds() - known.read_at_s >= _SETTINGS_AGE_S:
+            await self._once(group, lambda: self._load_settings(group))
+            known = self._settings.get(group)
+        if known is None:
+            return None
+        self._settings.move_to_end(group)
+        return known.most_attempts
 
     async def prepare(self, topic: str, group: str, view: TopicView) -> None:
         """
@@ -105,38 +114,44 @@ class Groups:
 
         :raise BrokerUnavailable: or another error of `sampleapp.interfaces.IWorkBroker`.
         """
-        waiters = self._preparing.get((topic, group))
+        await self._once((topic, group), lambda: self._prepare(topic, group, view))
+
+    async def stop(self) -> None:
+        """Let members that have joined leave, within a second."""
+        self._is_stopped = True
+        leaving = DeferredList([each.wait() for each in self._busy.values()])
+        await leaving.addTimeout(_STOP_S, self._clock, onTimeoutCancel=lambda *_: None)
+
+    async def _once(self, key: object, work: Callable[[], Coroutine[Deferred[Any], Any, object]]) -> None:
+        """Do some work, or wait for the end of the same, whose errors are for the first caller."""
+        waiters = self._busy.get(key)
         if waiters is not None:
-            # Its errors are for the first caller. The others try again, and find the state or not.
             await waiters.wait()
             return
-        waiters = self._preparing[topic, group] = Waiters()
+        waiters = self._busy[key] = Waiters()
         try:
-            await self._configure(group, view)
-            await self._join_and_leave(topic, group, view)
+            await work()
         finally:
-            del self._preparing[topic, group]
+            del self._busy[key]
             waiters.succeed(None)
+
+    async def _prepare(self, topic: str, group: str, view: TopicView) -> None:
+        await self._configure(group, view)
+        await self._join_and_leave(topic, group, view)
 
     async def backlog(self, topic: str, group: str, view: TopicView) -> int | None:
         """
         Count the messages that are not done.
 
-        :return: ``None`` if the group has never read the topic, as far as Kafka tells.
+        :return: ``None`` if the group has no state in the topic.
         :raise BrokerUnavailable: or another error of `sampleapp.interfaces.IWorkBroker`.
         """
-        request = DescribeShareGroupOffsetsRequest(
-            group=group, topic=topic, partitions=tuple(sorted(view.leaders))
-        )
-        described = await self._ask_coordinator(group, request, lambda answer: answer.error)
-        if described.error:
-            raise rejected(described.error)
-        found = {number: state for number, state in described.partitions.items() if not state.error}
-        known = {number: state.lag for number, state in found.items() if state.lag >= 0}
-        # Before the first acknowledgement, Kafka does not tell that there is such a group.
-        is_used = bool(known) or any(state.start_offset >= 0 for state in found.values())
-        if not is_used and (topic, group) not in self._used:
+        described = await self._ask_coordinator(group, DescribeShareGroupOffsetsRequest(group=group))
+        states = described.topics.get(topic)
+        if states is None:
             return None
+        # Before the first acknowledgement in a partition, it is not known.
+        known = {number: each.lag for number, each in states.items() if not each.error and each.lag >= 0}
         rest = [number for number in view.leaders if number not in known]
         return sum(known.values()) + (await self._records(topic, rest, view) if rest else 0)
 
@@ -165,12 +180,6 @@ class Groups:
             raise BrokerUnavailable("The ends of some partitions are not known now.")
         return sum(counted)
 
-    async def _read_settings(self, group: str) -> GroupSettings:
-        known = self._settings.get(group)
-        if known is not None and self._clock.seconds() - known.read_at_s < _SETTINGS_AGE_S:
-            return known
-        return await self._load_settings(group)
-
     async def _load_settings(self, group: str, *nodes: int) -> GroupSettings:
         """:param nodes: the brokers of which one is asked; by default, all."""
         names = [*_OF_NEW_GROUP, _ATTEMPTS]
@@ -190,7 +199,8 @@ class Groups:
             read_at_s=self._clock.seconds(),
         )
         if len(self._settings) > _MOST_GROUPS:
-            del self._settings[next(iter(self._settings))]
+            forgotten, _ = self._settings.popitem(last=False)
+            self._limit.forget(forgotten)
         return settings
 
     async def _configure(self, group: str, view: TopicView) -> None:
@@ -225,52 +235,42 @@ class Groups:
         member_id, epoch = uuid.uuid4().hex, JOIN_GROUP
         assigned: frozenset[int] = frozenset()
         deadline_s = self._clock.seconds() + _DEADLINE_S
-        while assigned != view.leaders.keys() and self._clock.seconds() < deadline_s:
-            answer = await self._beat(group, member_id, epoch, topic if epoch == JOIN_GROUP else None)
-            epoch = answer.member_epoch
-            if answer.assignment is not None:
-                if answer.assignment.get(view.topic_id) and not assigned:
-                    deadline_s = min(deadline_s, self._clock.seconds() + _REST_S)
-                assigned = frozenset(answer.assignment.get(view.topic_id, ()))
-            await deferLater(self._clock, _RETRY_S)
-        await self._beat(group, member_id, LEAVE_GROUP, None)
+        try:
+            while assigned != view.leaders.keys() and self._clock.seconds() < deadline_s:
+                if self._is_stopped:
+                    break
+                answer = await self._beat(group, member_id, epoch, topic if epoch == JOIN_GROUP else None)
+                epoch = answer.member_epoch
+                if answer.assignment is not None:
+                    if answer.assignment.get(view.topic_id) and not assigned:
+                        deadline_s = min(deadline_s, self._clock.seconds() + _REST_S)
+                    assigned = frozenset(answer.assignment.get(view.topic_id, ()))
+                await deferLater(self._clock, _RETRY_S)
+        finally:
+            # It would keep its partitions for 45 seconds, also if only the answer to its join was lost.
+            with suppress(PublishError, WorkError):
+                await self._beat(group, member_id, LEAVE_GROUP, None)
 
     async def _beat(self, group: str, member_id: str, epoch: int, topic: str | None) -> ShareGroupHeartbeat:
         request = ShareGroupHeartbeatRequest(
             group=group, member_id=member_id, member_epoch=epoch, topic=topic
         )
-        answer = await self._ask_coordinator(group, request, lambda answer: answer.error)
-        if answer.error:
-            raise rejected(answer.error)
-        return answer
+        return await self._ask_coordinator(group, request)
 
-    async def _ask_coordinator(self, group: str, request: Request[R], error_of: Callable[[R], int]) -> R:
-        """
-        Ask the coordinator of a group, again while it starts.
-
-        :param error_of: returns the error code of the response.
-        """
+    async def _ask_coordinator(self, group: str, request: Request[A]) -> A:
+        """Ask a group's coordinator, again while it starts. Finding it makes the topic of coordinators."""
+        finding = FindCoordinatorRequest(group=group)
         deadline_s = self._clock.seconds() + _DEADLINE_S
         while True:
-            node_id = await self._coordinator(group)
-            try:
-                answer = await self._client.request(node_id, request, timeout_s=_TIMEOUT_S)
-            except RequestFailed as error:
-                raise unanswered(error) from error
-            if error_of(answer) not in _STARTING or self._clock.seconds() >= deadline_s:
-                return answer
-            await deferLater(self._clock, _RETRY_S)
-
-    async def _coordinator(self, group: str) -> int:
-        """Return the node id of a group's coordinator. This makes the topic of coordinators."""
-        request = FindCoordinatorRequest(group=group)
-        deadline_s = self._clock.seconds() + _DEADLINE_S
-        while True:
-            found = await self._ask_any(lambda _: request)
-            if not found.error:
-                return int(found.node_id)
-            if found.error not in _STARTING or self._clock.seconds() >= deadline_s:
-                raise rejected(found.error)
+            found = await self._ask_any(lambda _: finding)
+            error = found.error
+            if not error:
+                answer = await self._ask_any(lambda _: request, found.node_id)
+                error = answer.error
+                if not error:
+                    return answer
+            if error not in _STARTING or self._clock.seconds() >= deadline_s:
+                raise rejected(error)
             await deferLater(self._clock, _RETRY_S)
 
     async def _ask_any(self, make_request: Callable[[int], Request[R]], *nodes: int) -> R:
@@ -280,9 +280,9 @@ class Groups:
         :param make_request: returns the request for the broker with this node id.
         :param nodes: the brokers; by default, all.
         """
-        if not self._client.node_ids():
-            await self._load_brokers()
         try:
+            if not self._client.node_ids():
+                await self._client.load_metadata(())
             answer: R = await ask_one_of(
                 nodes or self._client.node_ids(),
                 ask=lambda node_id: self._client.request(
@@ -293,12 +293,6 @@ class Groups:
         except RequestFailed as error:
             raise unanswered(error) from error
         return answer
-
-    async def _load_brokers(self) -> None:
-        try:
-            await self._client.load_metadata(())
-        except RequestFailed as error:
-            raise unanswered(error) from error
 
 
 _NOTHING: Final = DescribedConfig(0, OF_GROUP, "", {})

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Coroutine
 from copy import copy
-from enum import Enum
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from msgspec import Struct
-from twisted.internet.defer import Deferred, succeed
+from twisted.internet.defer import Deferred, DeferredList
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
 from sampleapp.brokers.kafka.consumer.discovery import Topics, TopicView
 from sampleapp.brokers.kafka.error_code import ErrorCode
-from sampleapp.brokers.kafka.work.acquired_records import AcquiredRecords
 from sampleapp.brokers.kafka.work.failures import NOT_SUPPORTED, rejected
 from sampleapp.brokers.kafka.work.groups import Groups
-from sampleapp.brokers.kafka.work.sessions import Session, Sessions
-from sampleapp.concurrency.waiting import Waiters
+from sampleapp.brokers.kafka.work.sessions import TIMEOUT_S, Sessions
 from sampleapp.errors import (
     BrokerStopped,
     BrokerUnavailable,
@@ -38,6 +36,8 @@ _READY_S: Final = 10.0
 _RETRY_S: Final = 0.1
 _FIRST_WAIT_MS: Final = 500
 """How long an attempt waits in a group that was made for it: its first fetch may be empty."""
+_PATIENCE_S: Final = 1.0
+"""Seconds to wait for one of several nodes."""
 _FAILED_S: Final = 5.0
 """Seconds for which a node that has failed is not asked, if there are others."""
 _WATCH_RETRY_S: Final = 0.5
@@ -47,112 +47,26 @@ How long a broker keeps a fetch, in milliseconds.
 
 The time counts in the lease of what it finds. And as long, a session outlives its connection.
 """
-_MOST_OF_GAPS: Final = 20
-"""Fetches of an attempt that find only offsets without records."""
+_NEW: Final = ErrorCode.UNKNOWN_SERVER_ERROR
+"""The error of a partition of which the group has no state."""
 
 
-class _State(Enum):
-    TRYING = "an attempt is under way, and more may follow"
-    LAST_TRY = "an attempt is under way, and the pull does not wait after it"
-    ABANDONED = "an attempt is under way, and its caller has gone"
-    WAITING = "it is in the line of its group"
-    OVER = "it was answered, or its caller has gone"
-
-
-class _Event(Enum):
-    EMPTY = "an attempt has found nothing"
-    FOUND = "there is a lease, or an error"
-    CHOSEN = "an attempt begins, or the fetch that waits has found records for it"
-    TIME_UP = "it must not wait any longer"
-    CANCELLED = "its caller has gone"
-
-
-_S, _E = _State, _Event
-_NEXT: Final = {
-    (_S.TRYING, _E.EMPTY): _S.WAITING,
-    (_S.TRYING, _E.FOUND): _S.OVER,
-    (_S.TRYING, _E.TIME_UP): _S.LAST_TRY,
-    (_S.TRYING, _E.CANCELLED): _S.ABANDONED,
-    (_S.LAST_TRY, _E.EMPTY): _S.OVER,
-    (_S.LAST_TRY, _E.FOUND): _S.OVER,
-    (_S.LAST_TRY, _E.TIME_UP): _S.LAST_TRY,
-    (_S.LAST_TRY, _E.CANCELLED): _S.ABANDONED,
-    (_S.ABANDONED, _E.EMPTY): _S.OVER,
-    (_S.ABANDONED, _E.FOUND): _S.OVER,
-    (_S.ABANDONED, _E.TIME_UP): _S.ABANDONED,
-    (_S.WAITING, _E.CHOSEN): _S.TRYING,
-    (_S.WAITING, _E.FOUND): _S.OVER,
-    (_S.WAITING, _E.TIME_UP): _S.OVER,
-    (_S.WAITING, _E.CANCELLED): _S.OVER,
-}
-
-
-class _Pull:
-    """A pull, until it is answered."""
-
-    def __init__(self, line: _Line, *, most: int, wait_s: float, clock: IReactorTime) -> None:
-        self.most = most
-        self.line = line
-        self.state = _State.TRYING if wait_s > 0 else _State.LAST_TRY
-        self.result: Deferred[Lease | None] = Deferred(lambda _: self.handle(_Event.CANCELLED))
-        self.ends_s = clock.seconds() + wait_s
-        self._timer: IDelayedCall | None = None
-        if wait_s > 0:
-            self._timer = clock.callLater(wait_s, self.end_wait)
-
-    def handle(self, event: _Event) -> None:
-        """Go on to the next state."""
-        self.state = _NEXT[self.state, event]
-        if self.state is _State.WAITING:
-            self.line.waiting[self] = None
-        else:
-            self.line.waiting.pop(self, None)
-        if self.state is _State.OVER and self._timer is not None and self._timer.active():
-            self._timer.cancel()
-
-    def end_wait(self) -> None:
-        """Answer it with nothing, at once or after the attempt that is under way."""
-        self.handle(_Event.TIME_UP)
-        if self.state is _State.OVER:
-            self.result.callback(None)
-
-    def find_nothing(self) -> None:
-        """Wait on after an attempt, or answer it."""
-        is_last = self.state is _State.LAST_TRY
-        self.handle(_Event.EMPTY)
-        if is_last:
-            self.result.callback(None)
-
-    def answer(self, result: Lease | Exception) -> bool:
-        """:return: ``False`` if its caller has gone."""
-        is_gone = self.state is _State.ABANDONED
-        self.handle(_Event.FOUND)
-        if is_gone:
-            return False
-        if isinstance(result, Exception):
-            self.result.errback(result)
-        else:
-            self.result.callback(result)
-        return True
-
-
-class _Line(Struct, eq=False):
-    """The pulls of one group that wait, in their order."""
+class _Pull(Struct, eq=False):
+    """A pull that has no result yet, unless its caller has gone."""
 
     topic: str
     group: str
-    waiting: dict[_Pull, None] = {}
-    watched: set[int] = set()
-    """The nodes with a fetch that waits."""
-    tries: int = 0
-    """Attempts that are under way."""
+    most: int
+    ends_s: float
+    result: Deferred[Lease | None]
+    waits: bool
+    """True for a pull that waits for messages if there are none."""
     view: TopicView | None = None
     """The last known state of the topic."""
 
     @property
-    def is_idle(self) -> bool:
-        """True if there is nothing to remember."""
-        return not self.waiting and not self.watched and not self.tries
+    def key(self) -> tuple[str, str]:
+        return self.topic, self.group
 
 
 class Pulls:
@@ -173,91 +87,102 @@ class Pulls:
         self._groups = groups
         self._sessions = sessions
         self._clock = clock
-        self._lines: dict[tuple[str, str], _Line] = {}
-        self._pulls: set[_Pull] = set()
+        self._waiting: dict[tuple[str, str], dict[_Pull, None]] = {}
+        """The lines of groups in which pulls wait, by topic and group."""
+        self._watched: set[tuple[tuple[str, str], int]] = set()
+        """The groups and nodes with a fetch that waits."""
+        self._running: set[Deferred[None]] = set()
         self._turn = 0
         """Each attempt begins at the next node."""
         self._failed_at_s: dict[int, float] = {}
-        """When nodes have failed last. One that is frozen must not delay every pull."""
+        """When nodes have failed last, or were asked since. One that is frozen must not delay every pull."""
         self._is_stopped = False
-        self._idle: Waiters[None] = Waiters()
 
     def pull(self, topic: str, group: str, *, most: int, wait_s: float) -> Deferred[Lease | None]:
         """See `sampleapp.interfaces.IWorkBroker.pull`."""
-        line = self._lines.setdefault((topic, group), _Line(topic, group))
-        pull = _Pull(line, most=most, wait_s=wait_s, clock=self._clock)
-        self._pulls.add(pull)
-        pull.result.addBoth(self._ended, pull)
-        self._begin_try(pull)
+        # Without a canceller, it ignores the result after it is cancelled.
+        pull = _Pull(topic, group, most, self._clock.seconds() + wait_s, Deferred(), wait_s > 0)
+        if pull.waits:
+            timer = self._clock.callLater(wait_s, self._end_wait, pull)
+            pull.result.addBoth(self._ended, pull, timer)
+        self._run(self._try(pull))
         return pull.result
 
     def stop(self) -> None:
         """End the pulls that wait; those with an attempt under way end after it."""
         self._is_stopped = True
-        for pull in [*self._pulls]:
-            pull.end_wait()
+        for line in [*self._waiting.values()]:
+            for pull in [*line]:
+                pull.result.callback(None)
 
-    def _ended(self, result: T, pull: _Pull) -> T:
-        self._pulls.discard(pull)
+    def wait_until_idle(self) -> Deferred[Any]:
+        """Wait until no attempt and no fetch is under way."""
+        return DeferredList([*self._running])
+
+    def _run(self, work: Coroutine[Deferred[Any], Any, None]) -> None:
+        running = Deferred.fromCoroutine(work)
+        self._running.add(running)
+        running.addErrback(lambda failure: self._log.failure("A bug in the service", failure=failure))
+        running.addBoth(lambda _: self._running.discard(running))
+
+    def _ended(self, result: T, pull: _Pull, timer: IDelayedCall) -> T:
+        if timer.active():
+            timer.cancel()
+        line = self._waiting.get(pull.key, {})
+        line.pop(pull, None)
+        if not line:
+            self._waiting.pop(pull.key, None)
         return result
 
-    def wait_until_idle(self) -> Deferred[None]:
-        """Wait until no attempt and no fetch is under way."""
-        return self._idle.wait() if self._lines else succeed(None)
-
-    def _begin_try(self, pull: _Pull) -> None:
-        pull.line.tries += 1
-        Deferred.fromCoroutine(self._try(pull))
+    def _end_wait(self, pull: _Pull) -> None:
+        pull.waits = False
+        if pull in self._waiting.get(pull.key, ()):
+            pull.result.callback(None)
 
     async def _try(self, pull: _Pull) -> None:
-        line = pull.line
+        found: Lease | Exception | None = None
         try:
-            found: Lease | Exception | None = await self._attempt(line, pull.most)
+            found = await self._attempt(pull)
         except (PublishError, WorkError) as error:
             found = None if self._is_stopped else error
         except Exception:  # noqa: BLE001 -- after any error, the caller gets a response
             self._log.failure("A bug in the service: a pull failed")
             found = BrokerUnavailable("The service has a fault.")
-        line.tries -= 1
-        if found is None:
-            pull.find_nothing()
-            self._watch(line)
+        if found is None and pull.waits and not pull.result.called and not self._is_stopped:
+            self._waiting.setdefault(pull.key, {})[pull] = None
+            self._watch(pull.key, pull.view)
         else:
-            self._give(pull, found)
-        self._forget_idle(line)
+            self._answer(pull, found)
 
-    def _give(self, pull: _Pull, found: Lease | Exception) -> None:
-        is_taken = pull.answer(found)
-        if isinstance(found, Lease):
-            if not is_taken:
+    def _answer(self, pull: _Pull | None, found: Lease | Exception | None) -> None:
+        """:param pull: ``None`` if nobody wants what was found."""
+        if pull is None or pull.result.called:
+            if isinstance(found, Lease):
                 self._sessions.release(found)
-            self._wake(pull.line)
+        elif isinstance(found, Exception):
+            pull.result.errback(found)
+        else:
+            pull.result.callback(found)
 
-    def _wake(self, line: _Line) -> None:
+    def _wake(self, key: tuple[str, str]) -> None:
         """Let the first pull of a line make an attempt."""
-        first = next(iter(line.waiting), None)
-        if first is not None:
-            first.handle(_Event.CHOSEN)
-            self._begin_try(first)
-
-    def _forget_idle(self, line: _Line) -> None:
-        if line.is_idle and self._lines.get((line.topic, line.group)) is line:
-            del self._lines[line.topic, line.group]
-            if not self._lines:
-                self._idle.succeed(None)
+        line = self._waiting.get(key)
+        if line:
+            first = next(iter(line))
+            del line[first]
+            self._run(self._try(first))
 
     # Attempts
 
-    async def _attempt(self, line: _Line, most: int) -> Lease | None:
+    async def _attempt(self, pull: _Pull) -> Lease | None:
         deadline_s = self._clock.seconds() + _READY_S
         max_age_s, wait_ms = _METADATA_AGE_S, 0
-        most_attempts = await self._groups.most_attempts(line.group)
         while True:
-            view = line.view = await self._view(line.topic, max_age_s=max_age_s)
-            lease, errors = await self._ask_nodes(line, view, most, most_attempts, wait_ms=wait_ms)
+            pull.view = await self._view(pull.topic, max_age_s=max_age_s)
+            lease, errors = await self._ask_nodes(pull, pull.view, wait_ms=wait_ms)
             if lease is not None or not errors:
                 return lease
-            await self._mend(line, view, errors, is_late=self._clock.seconds() >= deadline_s)
+            await self._mend(pull.key, pull.view, errors, is_late=self._clock.seconds() >= deadline_s)
             max_age_s, wait_ms = 0, _FIRST_WAIT_MS
 
     async def _view(self, topic: str, *, max_age_s: float) -> TopicView:
@@ -267,59 +192,73 @@ class Pulls:
         return view
 
     async def _ask_nodes(
-        self, line: _Line, view: TopicView, most: int, most_attempts: int | None, *, wait_ms: int
+        self, pull: _Pull, view: TopicView, *, wait_ms: int
     ) -> tuple[Lease | None, frozenset[int]]:
         """:return: the lease of the first node that has messages; and the errors of partitions."""
-        nodes = _by_node(view)
+        nodes = [*_by_node(view)]
         errors = frozenset[int]() if nodes else frozenset([int(ErrorCode.LEADER_NOT_AVAILABLE)])
         failures: list[BrokerUnavailable] = []
         self._turn += 1
         first = self._turn % max(1, len(nodes))
-        rotated = [*[*nodes][first:], *[*nodes][:first]]
-        after_s = self._clock.seconds() - _FAILED_S
-        asked = [each for each in rotated if self._failed_at_s.get(each, after_s) <= after_s] or rotated
+        rotated = [*nodes[first:], *nodes[:first]]
+        now_s = self._clock.seconds()
+        asked = [each for each in rotated if self._failed_at_s.get(each, -_FAILED_S) + _FAILED_S <= now_s]
+        asked = asked or rotated
         for node_id in asked:
+            if node_id in self._failed_at_s:
+                # Only this pull finds out if it has recovered.
+                self._failed_at_s[node_id] = now_s
+            is_last_hope = len(failures) == len(asked) - 1
             try:
-                session = await self._open(line, view, node_id)
-                lease, found = await self._ask(session, most, most_attempts, wait_ms=wait_ms)
+                lease, found = await self._fetch(
+                    pull.key,
+                    view,
+                    node_id,
+                    most=lambda: pull.most,
+                    wait_ms=wait_ms,
+                    timeout_s=TIMEOUT_S if is_last_hope else _PATIENCE_S,
+                )
             except BrokerUnavailable as error:
                 failures.append(error)
                 self._failed_at_s[node_id] = self._clock.seconds()
                 continue
+            self._failed_at_s.pop(node_id, None)
             errors |= found
-            if not found:
-                self._groups.mark_used(line.topic, line.group)
             if lease is not None:
+                self._wake(pull.key)
                 return lease, errors
         if failures and len(failures) == len(asked):
             raise failures[0]
         return None, errors
 
-    async def _ask(
-        self, session: Session, most: int, most_attempts: int | None, *, wait_ms: int
+    async def _fetch(
+        self,
+        key: tuple[str, str],
+        view: TopicView,
+        node_id: int,
+        *,
+        most: Callable[[], int],
+        wait_ms: int,
+        timeout_s: float = TIMEOUT_S,
     ) -> tuple[Lease | None, frozenset[int]]:
-        lease = None
-        try:
-            for _ in range(_MOST_OF_GAPS):
-                acquired = await self._sessions.acquire(session, most=most, wait_ms=wait_ms)
-                lease = await self._sessions.lease(session, acquired, most=most, most_attempts=most_attempts)
-                if lease is not None or not acquired.others:
-                    break
-        finally:
-            if lease is None:
-                self._sessions.end(session)
-        return lease, acquired.errors
-
-    async def _open(self, line: _Line, view: TopicView, node_id: int) -> Session:
+        most_attempts = await self._groups.most_attempts(key[1])
         if self._is_stopped:
             raise BrokerStopped("The service is stopping.")
         assert view.topic_id is not None  # noqa: S101 -- `_view` has checked it
-        topic = (line.topic, view.topic_id)
-        return await self._sessions.open(
-            node_id, group=line.group, topic=topic, partitions=_by_node(view)[node_id]
+        return await self._sessions.fetch(
+            node_id,
+            group=key[1],
+            topic=(key[0], view.topic_id),
+            partitions=_by_node(view)[node_id],
+            most=most,
+            most_attempts=most_attempts,
+            wait_ms=wait_ms,
+            timeout_s=timeout_s,
         )
 
-    async def _mend(self, line: _Line, view: TopicView, errors: frozenset[int], *, is_late: bool) -> None:
+    async def _mend(
+        self, key: tuple[str, str], view: TopicView, errors: frozenset[int], *, is_late: bool = False
+    ) -> None:
         """
         Do what the errors of partitions call for, before the next attempt.
 
@@ -329,97 +268,55 @@ class Pulls:
         if lasting or is_late or self._is_stopped:
             raise rejected(min(lasting or errors))
         if _NEW in errors:
-            await self._groups.prepare(line.topic, line.group, view)
+            await self._groups.prepare(*key, view)
         else:
             await deferLater(self._clock, _RETRY_S)
 
     # The fetches that wait
 
-    def _watch(self, line: _Line) -> None:
+    def _watch(self, key: tuple[str, str], view: TopicView | None) -> None:
         """Let a fetch wait at each node, while pulls wait."""
-        if line.view is None or not line.waiting or self._is_stopped:
-            return
-        for node_id in _by_node(line.view).keys() - line.watched:
-            line.watched.add(node_id)
-            Deferred.fromCoroutine(self._run_watch(line, node_id))
+        for node_id in _by_node(view) if view is not None else ():
+            if (key, node_id) not in self._watched:
+                self._watched.add((key, node_id))
+                self._run(self._run_watch(key, node_id))
 
-    async def _run_watch(self, line: _Line, node_id: int) -> None:
-        session: Session | None = None
-        while line.waiting and not self._is_stopped:
+    async def _run_watch(self, key: tuple[str, str], node_id: int) -> None:
+        while self._waiting.get(key) and not self._is_stopped:
             try:
-                view = line.view = await self._view(line.topic, max_age_s=_METADATA_AGE_S)
-                self._watch(line)
-                if node_id not in _by_node(view):
+                view = await self._view(key[0], max_age_s=_METADATA_AGE_S)
+                self._watch(key, view)
+                nodes = _by_node(view)
+                if node_id in nodes:
+                    await self._watch_once(key, view, node_id)
+                elif nodes:
                     break
-                session = await self._watch_once(line, view, node_id, session)
+                else:
+                    await deferLater(self._clock, _WATCH_RETRY_S)
             except (UnknownTopic, TopicNotAuthorized, WorkNotSupported) as error:
-                self._sessions.end(session)
-                session = None
-                for pull in [*line.waiting]:
-                    self._give(pull, copy(error))
+                for pull in [*self._waiting.get(key, ())]:
+                    self._answer(pull, copy(error))
             except Exception as error:  # noqa: BLE001 -- the pulls end at their time
-                self._sessions.end(session)
-                session = None
                 if not isinstance(error, (PublishError, WorkError)):
                     self._log.failure("A bug in the service: waiting for messages failed")
                 await deferLater(self._clock, _WATCH_RETRY_S)
-        self._sessions.end(session)
-        line.watched.discard(node_id)
-        self._watch(line)
-        self._forget_idle(line)
+        self._watched.discard((key, node_id))
 
-    async def _watch_once(
-        self, line: _Line, view: TopicView, node_id: int, session: Session | None
-    ) -> Session | None:
-        """
-        Wait for records once.
-
-        :return: the session, if it goes on. After an error it has ended.
-        """
-        partitions = _by_node(view)[node_id]
-        if session is not None and (session.topic[1], session.partitions) != (view.topic_id, partitions):
-            self._sessions.end(session)
-            session = None
-        most_attempts = await self._groups.most_attempts(line.group)
-        if session is None:
-            session = await self._open(line, view, node_id)
-        is_kept = False
-        try:
-            left_s = max((pull.ends_s for pull in line.waiting), default=0.0) - self._clock.seconds()
-            most = next((pull.most for pull in line.waiting), 1)
-            wait_ms = max(0, min(_WAIT_MS, int(1000 * left_s)))
-            acquired = await self._sessions.acquire(session, most=most, wait_ms=wait_ms)
-            if acquired.messages and line.waiting:
-                await self._lease_to_first(line, session, acquired, most_attempts)
-                is_kept = True
-                return None
-            if not acquired.messages:
-                await self._sessions.lease(session, acquired, most=0, most_attempts=None)
-                is_kept = not acquired.errors
-            if acquired.errors:
-                await self._mend(line, view, acquired.errors, is_late=False)
-            return session if is_kept else None
-        finally:
-            if not is_kept:
-                self._sessions.end(session)
-
-    async def _lease_to_first(
-        self, line: _Line, session: Session, acquired: AcquiredRecords, most_attempts: int | None
-    ) -> None:
-        pull = next(iter(line.waiting))
-        pull.handle(_Event.CHOSEN)
-        lease = None
-        try:
-            lease = await self._sessions.lease(session, acquired, most=pull.most, most_attempts=most_attempts)
-        finally:
-            if lease is None:
-                pull.find_nothing()
+    async def _watch_once(self, key: tuple[str, str], view: TopicView, node_id: int) -> None:
+        left_s = max([each.ends_s for each in self._waiting.get(key, ())], default=0) - self._clock.seconds()
+        lease, errors = await self._fetch(
+            key,
+            view,
+            node_id,
+            most=lambda: next((each.most for each in self._waiting.get(key, ())), 0),
+            wait_ms=max(0, min(_WAIT_MS, int(1000 * left_s))),
+        )
         if lease is not None:
-            self._give(pull, lease)
-
-
-_NEW: Final = ErrorCode.UNKNOWN_SERVER_ERROR
-"""The error of a partition of which the group has no state."""
+            fitting = (each for each in self._waiting.get(key, ()) if each.most >= len(lease.messages))
+            self._answer(next(fitting, None), lease)
+            self._wake(key)
+        if errors:
+            await self._mend(key, view, errors)
 
 
 def _by_node(view: TopicView) -> dict[int, list[int]]:

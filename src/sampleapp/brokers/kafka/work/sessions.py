@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, TypeVar
 from uuid import UUID
 
 from msgspec import Struct
 from msgspec.structs import replace
-from twisted.internet.defer import CancelledError, Deferred, DeferredList, FirstError, gatherResults
+from twisted.internet.defer import Deferred, DeferredList, FirstError, gatherResults
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
-from twisted.python.failure import Failure
 
 from sampleapp.brokers.kafka.cluster_client import ClusterClient, Connection, RequestFailed
 from sampleapp.brokers.kafka.error_code import ErrorCode
@@ -22,9 +21,10 @@ from sampleapp.brokers.kafka.protocol import (
     Request,
     ShareAcknowledged,
     ShareAcknowledgeRequest,
+    ShareFetched,
     ShareFetchRequest,
 )
-from sampleapp.brokers.kafka.work.acquired_records import AcquiredRecords, decode
+from sampleapp.brokers.kafka.work.acquired_records import decode
 from sampleapp.brokers.kafka.work.connections import ConnectionPool
 from sampleapp.brokers.kafka.work.failures import rejected, unanswered
 from sampleapp.brokers.kafka.work.lease_tokens import LeaseToken, acknowledgements, runs_of
@@ -32,9 +32,9 @@ from sampleapp.brokers.shared.deliveries import LEASE_LOST, PULL_BYTES, verdicts
 from sampleapp.brokers.shared.work import NOT_KNOWN
 from sampleapp.concurrency.slices import TimeSlices
 from sampleapp.errors import BrokerUnavailable, LeaseLost, OutcomeUnknown, PublishError, WorkError
-from sampleapp.model import Acknowledged, Extended, Lease, Verdicts
+from sampleapp.model import Acknowledged, Extended, Lease, LeasedRecord, Verdicts
 
-R = TypeVar("R")
+R = TypeVar("R", ShareAcknowledged, ShareFetched)
 
 TIMEOUT_S: Final = 5.0
 """Seconds to wait for the response of a broker."""
@@ -42,6 +42,8 @@ _MARGIN_MS: Final = 1000
 """A lease ends so long before Kafka's lock, in milliseconds: clocks of instances may differ by that."""
 _CLEAN_UP_S: Final = 2.0
 """Seconds after the end of a lease until its session is ended."""
+_MOST_OF_GAPS: Final = 20
+"""Fetches that find only offsets without records."""
 _PROBED_AT_ONCE: Final = 16
 _NO_EPOCH: Final = 2**30
 """An epoch that no session reaches."""
@@ -82,6 +84,8 @@ class Session(Struct, eq=False, kw_only=True):
     """The number of the next request."""
     ends_ms: int = 0
     """When its messages must be acknowledged: milliseconds since the epoch."""
+    lease: LeaseToken | None = None
+    """That of its messages, if they are not acknowledged."""
     timer: IDelayedCall | None = None
     is_over: bool = False
     """True if it has ended, or is being ended: its connection is not that of this session any more."""
@@ -142,95 +146,89 @@ class Sessions:
         self._leased: dict[bytes, Session] = {}
         """The sessions that have a lease of this instance, by member, the oldest first."""
         self._ending: set[Deferred[None]] = set()
+        self.given_up = 0
+        """The messages that were given up after their last attempt, since the start, as far as is known."""
 
-    async def open(
-        self, node_id: int, *, group: str, topic: tuple[str, UUID], partitions: Sequence[int]
-    ) -> Session:
+    async def fetch(
+        self,
+        node_id: int,
+        *,
+        group: str,
+        topic: tuple[str, UUID],
+        partitions: Sequence[int],
+        most: Callable[[], int],
+        most_attempts: int | None,
+        wait_ms: int,
+        timeout_s: float,
+    ) -> tuple[Lease | None, frozenset[int]]:
         """
-        Make a session, which begins with its first fetch. It must be leased, or ended.
+        Acquire records in a session of their own, and make a lease of them.
 
-        :raise BrokerUnavailable: there are too many, or the broker is not in the cluster.
-        """
-        return Session(
-            connection=await self._connection(node_id),
-            node_id=node_id,
-            group=group,
-            topic=topic,
-            partitions=partitions,
-            member=secrets.token_bytes(16),
-        )
-
-    async def acquire(self, session: Session, *, most: int, wait_ms: int) -> AcquiredRecords:
-        """
-        Acquire records, which are locked for the member.
-
-        :raise BrokerUnavailable: or another error of `IWorkBroker`, after which the session has ended.
-        """
-        # A process that is stopped may read the response much later than it came.
-        sent_ms = self._now_ms()
-        request = session.fetch(most=most, wait_ms=wait_ms)
-        fetched = await self._ask(session, request, timeout_s=wait_ms / 1000 + TIMEOUT_S)
-        if fetched.error:
-            self.end(session)
-            if fetched.error == ErrorCode.SHARE_SESSION_LIMIT_REACHED:
-                self._log.warn(
-                    "Broker {node} has no room for another share session: see group.share.max.share.sessions",
-                    node=session.node_id,
-                )
-            raise rejected(fetched.error)
-        session.epoch += 1
-        session.ends_ms = sent_ms + fetched.lock_ms - _MARGIN_MS
-        return await decode(
-            fetched.partitions,
-            topic=session.topic[0],
-            slices=self._slices,
-            max_batch_bytes=self._max_batch_bytes,
-        )
-
-    async def lease(
-        self, session: Session, acquired: AcquiredRecords, *, most: int, most_attempts: int | None
-    ) -> Lease | None:
-        """
-        Make a lease of acquired records. Offsets without a message are acknowledged.
-
-        :param most: messages that are more are released.
+        :param topic: its name and its id.
+        :param partitions: of those that the node leads.
+        :param most: returns the maximum number of messages. Those that are more are released.
         :param most_attempts: the attempts after which the group gives a message up; ``None`` if not known.
-        :return: ``None`` without a message; then the session may be used again.
-        :raise BrokerUnavailable: or another error of `IWorkBroker`, after which the session has ended.
+        :param wait_ms: how long the broker waits for records.
+        :param timeout_s: seconds to wait for each response, in addition.
+        :return: the lease, or ``None`` without a message; and the error codes of partitions.
+        :raise BrokerUnavailable: or another error of `IWorkBroker`.
         """
-        others = dict(acquired.others)
-        for each in acquired.messages[most:]:
-            others[each.record.partition, each.record.offset] = AcknowledgeType.RELEASE
-        if others:
-            answer = await self._ask(session, session.request(session.epoch, others), timeout_s=TIMEOUT_S)
-            if answer.error:
+        session = await self._open(node_id, group=group, topic=topic, partitions=partitions)
+        lease = None
+        try:
+            for _ in range(_MOST_OF_GAPS):
+                # A process that is stopped may read the response much later than it came.
+                sent_ms = self._now_ms()
+                request = session.fetch(most=most(), wait_ms=wait_ms)
+                fetched = await self._ask(session, request, timeout_s=wait_ms / 1000 + timeout_s)
+                session.ends_ms = sent_ms + fetched.lock_ms - _MARGIN_MS
+                found = await decode(
+                    fetched.partitions,
+                    topic=topic[0],
+                    slices=self._slices,
+                    max_batch_bytes=self._max_batch_bytes,
+                )
+                taken, others = found.messages[: most()], dict(found.others)
+                for each in found.messages[len(taken) :]:
+                    others[each.record.partition, each.record.offset] = AcknowledgeType.RELEASE
+                if others:
+                    await self._ask(session, session.request(session.epoch, others), timeout_s=timeout_s)
+                if taken:
+                    lease = self._lease(session, taken, most_attempts)
+                if found.messages or not others:
+                    break
+        finally:
+            if lease is None:
                 self.end(session)
-                raise rejected(answer.error)
-            session.epoch += 1
-        messages = acquired.messages[:most]
-        if not messages:
-            return None
-        self._keep(session)
-        token = LeaseToken(
-            node_id=session.node_id,
-            member=session.member,
-            topic=session.topic[1].bytes,
-            epoch=session.epoch,
-            ends_ms=session.ends_ms,
-            runs=runs_of(messages, most_attempts),
-        )
-        return Lease(token=token.encoded, ends_ms=session.ends_ms, messages=messages)
+        return lease, found.errors
 
     def release(self, lease: Lease) -> None:
         """Release the messages of a lease that no worker has."""
         self.end(self._leased.get(LeaseToken.read(lease.token).member))
 
-    def end(self, session: Session | None) -> None:
-        """End a session, if one goes on: the broker releases the records that it still holds."""
-        if session is not None and self._mark_over(session):
-            self._run(self._end(session))
+    def end(
+        self, session: Session | None, error: int = ErrorCode.NONE, *, may_be_moved: bool = False
+    ) -> None:
+        """
+        End a session, unless it is being ended: the broker releases the records that it still holds.
 
-    async def acknowledge(self, group: str, token: LeaseToken, verdicts: Verdicts) -> Acknowledged:
+        :param error: why nothing needs to be sent: an answer of the broker, or a lost connection.
+        :param may_be_moved: true if another instance may have taken it over, or ended it.
+        """
+        if session is None or session.is_over:
+            return
+        session.is_over = True
+        self._forget(session)
+        ending = Deferred.fromCoroutine(self._end(session, error, may_be_moved=may_be_moved))
+        self._ending.add(ending)
+        ending.addErrback(
+            lambda failure: self._log.failure("A bug: ending a share session failed", failure=failure)
+        )
+        ending.addBoth(lambda _: self._ending.discard(ending))
+
+    async def acknowledge(
+        self, group: str, topic: str, token: LeaseToken, verdicts: Verdicts
+    ) -> Acknowledged:
         """
         End a lease, of any instance.
 
@@ -242,18 +240,19 @@ class Sessions:
         types = {each: kind for kind, some in zip(_TYPES, ids, strict=True) for each in some}
         session = self._own(group, token)
         answer = await self._answer(session, group, token, types)
+        if session is not None:
+            session.lease = None
         self._finish(session, group, token)
         lost = {each: code for each in token.runs if (code := answer.errors.get(each, _UNKNOWN))}
         if any(code not in _LOST for code in lost.values()):
             raise OutcomeUnknown(NOT_KNOWN)
         accepted, released, refused = ids
+        given_up = sum(messages[each] for each in released if each[0] not in lost)
+        self._give_up(topic, group, given_up)
         if lost:
             raise LeaseLost(LEASE_LOST, done={each for each in (*accepted, *refused) if each[0] not in lost})
         return Acknowledged(
-            accepted=len(accepted),
-            released=len(released),
-            rejected=len(refused),
-            given_up=sum(messages[each] for each in released),
+            accepted=len(accepted), released=len(released), rejected=len(refused), given_up=given_up
         )
 
     async def extend(self, group: str, topic: str, token: LeaseToken) -> Extended:
@@ -275,14 +274,12 @@ class Sessions:
             raise LeaseLost(LEASE_LOST) if errors <= {*_LOST} else OutcomeUnknown(NOT_KNOWN)
         session.epoch += 1
         session.ends_ms = sent_ms + answer.lock_ms - _MARGIN_MS
-        self._keep(session)
-        extended = replace(token, epoch=session.epoch, ends_ms=session.ends_ms)
-        return Extended(token=extended.encoded, ends_ms=session.ends_ms)
+        return Extended(token=self._keep(session, token.runs), ends_ms=session.ends_ms)
 
     async def stop(self) -> None:
         """End all sessions, within a second, and close their connections."""
         for session in [*self._leased.values()]:
-            self._clean_up(session)
+            self.end(session, may_be_moved=True)
         ending = DeferredList([*self._ending], consumeErrors=True)
         await ending.addTimeout(_STOP_S, self._clock, onTimeoutCancel=lambda *_: None)
         await self._pool.close_all()
@@ -303,11 +300,21 @@ class Sessions:
         return session
 
     async def _ask(self, session: Session, request: Request[R], *, timeout_s: float) -> R:
+        """Send the next request of a session. After an error of the connection, the session has ended."""
         try:
-            return await session.connection.ask(request, timeout_s=timeout_s)
+            answer: R = await session.connection.ask(request, timeout_s=timeout_s)
         except RequestFailed as error:
-            self._settle(session, _LOST_CONNECTION)
+            self.end(session, _LOST_CONNECTION)
             raise unanswered(error) from error
+        if answer.error:
+            if answer.error == ErrorCode.SHARE_SESSION_LIMIT_REACHED:
+                self._log.warn(
+                    "Broker {node} has no room for another share session: see group.share.max.share.sessions",
+                    node=session.node_id,
+                )
+            raise rejected(answer.error)
+        session.epoch += 1
+        return answer
 
     async def _answer(
         self,
@@ -329,8 +336,7 @@ class Sessions:
             else:
                 answer = await session.connection.ask(request, timeout_s=TIMEOUT_S)
         except RequestFailed as error:
-            if session is not None:
-                self._settle(session, _LOST_CONNECTION)
+            self.end(session, _LOST_CONNECTION)
             raise unanswered(error, may_be_done=error.sent) from error
         if not answer.error:
             if types and self._now_ms() > token.ends_ms + _MARGIN_MS:
@@ -340,7 +346,7 @@ class Sessions:
             return answer
         # Another call may have used the epoch, or ended the session.
         if session is not None and session.epoch == token.epoch:
-            self._settle(session, answer.error)
+            self.end(session, answer.error)
         if answer.error in (_ENDED, _MOVED):
             raise LeaseLost(LEASE_LOST)
         raise rejected(answer.error)
@@ -370,37 +376,45 @@ class Sessions:
         Its epochs begin at 1 again. Those up to the epoch of the token are passed, so that no earlier token
         of the lease is valid.
         """
-        session = Session(
-            connection=await self._connection(token.node_id),
-            node_id=token.node_id,
+        session = await self._open(
+            token.node_id,
             group=group,
             topic=(topic, token.topic_id),
             partitions=[*token.runs],
             member=token.member,
         )
-        ask = session.connection.ask
         try:
             await self._answer(None, group, token, {})
         except (PublishError, WorkError):
             # Nothing was sent on the connection.
-            self._settle(session, _ENDED)
+            self.end(session, _ENDED)
             raise
         try:
-            moved = await ask(session.fetch(most=0, wait_ms=0), timeout_s=TIMEOUT_S)
+            await self._ask(session, session.fetch(most=0, wait_ms=0), timeout_s=TIMEOUT_S)
             passing = [
-                ask(session.request(epoch), timeout_s=TIMEOUT_S) for epoch in range(1, token.epoch + 1)
+                Deferred.fromCoroutine(self._ask(session, session.request(epoch), timeout_s=TIMEOUT_S))
+                for epoch in range(1, token.epoch + 1)
             ]
-            passed = await gatherResults(passing, consumeErrors=True)
-        except (RequestFailed, FirstError) as error:
+            await gatherResults(passing, consumeErrors=True)
+        except (PublishError, WorkError, FirstError) as error:
             self.end(session)
             raise OutcomeUnknown(NOT_KNOWN) from error
-        session.epoch = token.epoch + 1
-        if moved.error or any(each.error for each in passed):
-            self.end(session)
-            raise LeaseLost(LEASE_LOST)
         return session
 
-    async def _connection(self, node_id: int) -> Connection:
+    async def _open(
+        self,
+        node_id: int,
+        *,
+        group: str,
+        topic: tuple[str, UUID],
+        partitions: Sequence[int],
+        member: bytes | None = None,
+    ) -> Session:
+        """
+        Make a session, which begins with its first fetch. It must be leased, or ended.
+
+        :raise BrokerUnavailable: there are too many, or the broker is not in the cluster.
+        """
         if self._pool.is_full:
             await self._free_some()
         if self._pool.is_full:
@@ -408,27 +422,47 @@ class Sessions:
         connection = self._pool.take(node_id)
         if connection is None:
             raise BrokerUnavailable("The broker is not in the cluster now.")
-        return connection
+        return Session(
+            connection=connection,
+            node_id=node_id,
+            group=group,
+            topic=topic,
+            partitions=partitions,
+            member=member or secrets.token_bytes(16),
+        )
 
     async def _free_some(self) -> None:
         """Find sessions that other instances have ended."""
         oldest = [*self._leased.values()][:_PROBED_AT_ONCE]
-        await DeferredList([Deferred.fromCoroutine(self._probe(each)) for each in oldest])
+        probing = [Deferred.fromCoroutine(self._error(each, _NO_EPOCH)) for each in oldest]
+        for session, error in zip(oldest, await gatherResults(probing), strict=True):
+            if error == _ENDED:
+                self.end(session, error)
 
-    async def _probe(self, session: Session) -> None:
-        try:
-            answer = await session.connection.ask(session.request(_NO_EPOCH), timeout_s=TIMEOUT_S)
-        except RequestFailed:
-            return
-        if answer.error == _ENDED:
-            self._settle(session, answer.error)
+    def _lease(self, session: Session, messages: Sequence[LeasedRecord], most_attempts: int | None) -> Lease:
+        token = self._keep(session, runs_of(messages, most_attempts))
+        return Lease(token=token, ends_ms=session.ends_ms, messages=messages)
 
-    def _keep(self, session: Session) -> None:
-        """Keep a session that has a lease, and end it some time after the end of its lease."""
+    def _keep(self, session: Session, runs: dict[int, list[int]]) -> bytes:
+        """
+        Keep a session that has a lease, and end it some time after the end of its lease.
+
+        :param runs: the messages of the lease.
+        :return: its token.
+        """
         self._forget(session)
+        session.lease = LeaseToken(
+            node_id=session.node_id,
+            member=session.member,
+            topic=session.topic[1].bytes,
+            epoch=session.epoch,
+            ends_ms=session.ends_ms,
+            runs=runs,
+        )
         self._leased[session.member] = session
         delay_s = max(0.0, session.ends_ms / 1000 - self._now()) + _CLEAN_UP_S
-        session.timer = self._clock.callLater(delay_s, self._clean_up, session)
+        session.timer = self._clock.callLater(delay_s, self.end, session, may_be_moved=True)
+        return session.lease.encoded
 
     def _forget(self, session: Session) -> None:
         if self._leased.get(session.member) is session:
@@ -437,55 +471,38 @@ class Sessions:
         if timer is not None and timer.active():
             timer.cancel()
 
-    def _mark_over(self, session: Session) -> bool:
-        """:return: ``True`` the first time: the caller disposes of the connection."""
-        self._forget(session)
-        was_over, session.is_over = session.is_over, True
-        return not was_over
-
-    def _run(self, ending: Coroutine[Deferred[Any], Any, None]) -> None:
-        running = Deferred.fromCoroutine(ending)
-        self._ending.add(running)
-        running.addErrback(self._log_failure)
-        running.addBoth(lambda _: self._ending.discard(running))
-
-    def _log_failure(self, failure: Failure) -> None:
-        if not failure.check(CancelledError):
-            self._log.failure("A bug in the service: ending a share session failed", failure=failure)
-
-    def _clean_up(self, session: Session) -> None:
-        self._forget(session)
-        self._run(self._end_if_own(session))
-
-    async def _end_if_own(self, session: Session) -> None:
-        try:
-            answer = await session.connection.ask(session.request(session.epoch), timeout_s=TIMEOUT_S)
-        except RequestFailed:
-            self._settle(session, _LOST_CONNECTION)
-            return
-        if answer.error:
-            self._settle(session, answer.error)
-        else:
-            self.end(session)
-
-    async def _end(self, session: Session) -> None:
-        try:
-            answer = await session.connection.ask(session.request(END_SHARE_SESSION), timeout_s=TIMEOUT_S)
-        except RequestFailed:
-            self._dispose(session, _LOST_CONNECTION)
-        else:
-            self._dispose(session, answer.error or _ENDED)
-
-    def _settle(self, session: Session, error: int) -> None:
-        if self._mark_over(session):
-            self._dispose(session, error)
-
-    def _dispose(self, session: Session, error: int) -> None:
-        """Give the connection of a session back if it has ended; close it otherwise, and so end it."""
-        if error == _ENDED:
+    async def _end(self, session: Session, error: int, *, may_be_moved: bool) -> None:
+        if may_be_moved:
+            error = await self._error(session, session.epoch)
+        if not error:
+            error = await self._error(session, END_SHARE_SESSION)
+            if not error and session.lease is not None:
+                # Those whose lease has ended without an answer, too.
+                count = sum(session.lease.messages().values())
+                self._give_up(session.topic[0], session.group, count)
+        # If it has not ended, closing the connection ends it.
+        if error in (ErrorCode.NONE, _ENDED):
             self._pool.give_back(session.connection)
         else:
             self._pool.close(session.connection)
+
+    async def _error(self, session: Session, epoch: int) -> int:
+        """Send a request without acknowledgements, and return the error code."""
+        try:
+            return (await session.connection.ask(session.request(epoch), timeout_s=TIMEOUT_S)).error
+        except RequestFailed:
+            return _LOST_CONNECTION
+
+    def _give_up(self, topic: str, group: str, count: int) -> None:
+        self.given_up += count
+        if count:
+            self._log.warn(
+                "{count} messages of topic {topic} are given up: no attempt of group {group} was accepted. "
+                "They stay in the topic.",
+                count=count,
+                topic=topic,
+                group=group,
+            )
 
 
 def _request(
