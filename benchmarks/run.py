@@ -13,6 +13,7 @@ comes from one process, which is what bounds the requests a second of the cheape
     python benchmarks/growth.py --help      how costs grow with the work
     python benchmarks/clients.py --help     what slow clients, large uploads and many connections do to it
     python benchmarks/streams.py --help     what streams of events cost
+    python benchmarks/work.py --help        what groups of workers cost
     python benchmarks/turns.py --help       how long a hostile request holds up all others
 """
 
@@ -32,6 +33,7 @@ from many_readings import measure_many_readings
 from metrics import measure_metrics
 from service import compare_get, count_fsyncs, measure_post, measure_process
 from streams import measure_rate
+from work import measure_work
 
 
 def parts(*, scale: int, rounds: int) -> dict[str, Callable[[], None]]:
@@ -55,6 +57,7 @@ def parts(*, scale: int, rounds: int) -> dict[str, Callable[[], None]]:
         "leader": lambda: measure_kill_of_leader(rounds=rounds),
         "growth": lambda: measure_growth(scale=scale, rounds=min(rounds, 3)),
         "streams": lambda: measure_rate(scale=scale, broker=None),
+        "work": lambda: measure_work(seconds=20 / scale),
     }
 
 
