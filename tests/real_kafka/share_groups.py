@@ -112,7 +112,7 @@ class ShareGroup:
         """Count the records of partition 0 that are not done; -1 before any was acknowledged."""
         with connected(self.coordinator) as wire:
             described = ask(wire, DescribeShareGroupOffsetsRequest(group=self.name))
-        return described.topics[self.topic][0].lag
+        return described.lags[self.topic][0]
 
 
 class Session:

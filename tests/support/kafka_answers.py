@@ -26,7 +26,6 @@ from sampleapp.brokers.kafka.protocol import (
     ShareAcknowledged,
     ShareFetched,
     ShareGroupHeartbeat,
-    ShareGroupOffset,
     ShareGroupOffsets,
     SharePartition,
     TopicMetadata,
@@ -191,7 +190,7 @@ def find_coordinator_answer(_):
 def share_group_heartbeat_answer(_):
     assigned = b"\1\2" + TOPIC_ID.bytes + b"\3" + packed("ii", 3, 4) + b"\0\0"
     body = b"\0" + packed("ihb", 0, 0, 0) + compact("m") + packed("ii", 2, 5000) + assigned + b"\0"
-    return body, ShareGroupHeartbeat(0, 2, 5000, {TOPIC_ID: (3, 4)})
+    return body, ShareGroupHeartbeat(0, 2, {TOPIC_ID: (3, 4)})
 
 
 NODES = b"\2" + packed("i", 7) + compact("localhost") + packed("i", 9092) + b"\0\0"
@@ -218,8 +217,7 @@ def describe_share_group_offsets_answer(_):
     unused = packed("iqiqh", 4, -1, -1, -1, 3) + compact("who?") + b"\0"
     topic = compact("t") + TOPIC_ID.bytes + b"\3" + known + unused + b"\0"
     group = compact("g") + b"\2" + topic + packed("hb", 0, 0) + b"\0"
-    partitions = {3: ShareGroupOffset(0, 40, 10), 4: ShareGroupOffset(3, -1, -1)}
-    expected = ShareGroupOffsets(0, {"t": partitions})
+    expected = ShareGroupOffsets(0, {"t": {3: 10, 4: -1}})
     return b"\0" + packed("i", 0) + b"\2" + group + b"\0", expected
 
 

@@ -21,7 +21,6 @@ from sampleapp.brokers.kafka.protocol import (
     ShareFetchRequest,
     ShareGroupHeartbeat,
     ShareGroupHeartbeatRequest,
-    ShareGroupOffset,
     ShareGroupOffsets,
     SharePartition,
 )
@@ -154,32 +153,32 @@ class ShareGroups:
 
     def _heartbeat(self, request, error):
         if error:
-            return ShareGroupHeartbeat(error, 0, 0, None)
+            return ShareGroupHeartbeat(error, 0, None)
         key = request.group, request.member_id
         if request.member_epoch == LEAVE_GROUP:
             self.members.discard(key)
-            return ShareGroupHeartbeat(0, LEAVE_GROUP, 0, None)
+            return ShareGroupHeartbeat(0, LEAVE_GROUP, None)
         self.members.add(key)
         if request.topic is None:
-            return ShareGroupHeartbeat(0, request.member_epoch, 5000, None)
+            return ShareGroupHeartbeat(0, request.member_epoch, None)
         topic_id, logs = self.cluster.known_to(self.cluster.brokers[0], request.topic)
         for number in logs:
             self._states.setdefault((request.group, request.topic, number), _State())
-        return ShareGroupHeartbeat(0, 1, 5000, {topic_id: tuple(logs)})
+        return ShareGroupHeartbeat(0, 1, {topic_id: tuple(logs)})
 
     def _describe(self, request, error):
         topics = {}
         for (group, topic, number), state in self._states.items():
             if group == request.group and not error:
-                topics.setdefault(topic, {})[number] = self._offset(state, topic, number)
+                topics.setdefault(topic, {})[number] = self._lag(state, topic, number)
         return ShareGroupOffsets(error, topics)
 
-    def _offset(self, state, topic, number):
+    def _lag(self, state, topic, number):
         if not state.is_acknowledged:
-            return ShareGroupOffset(0, -1, -1)
+            return -1
         end = self.cluster.topics[topic][number].readable_to()
         done = sum(each.is_done for each in state.deliveries.values())
-        return ShareGroupOffset(0, state.start, end - state.start - done)
+        return end - state.start - done
 
     def _fetch(self, key, error, most, answer_by_s):
         session = self.sessions.get(key)

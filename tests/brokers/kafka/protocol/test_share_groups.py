@@ -21,7 +21,6 @@ from sampleapp.brokers.kafka.protocol import (
     ShareFetchRequest,
     ShareGroupHeartbeat,
     ShareGroupHeartbeatRequest,
-    ShareGroupOffset,
     ShareGroupOffsets,
     SharePartition,
 )
@@ -227,8 +226,8 @@ class TestAnswersAgainstKafkasSchemas:
         assignments = st.none() | st.dictionaries(topic_ids, numbers, max_size=3)
 
         @settings(max_examples=40)
-        @given(st.builds(ShareGroupHeartbeat, errors, int32s, durations_ms, assignments), few_texts)
-        def same_fields(answer, text):
+        @given(st.builds(ShareGroupHeartbeat, errors, int32s, assignments), durations_ms, few_texts)
+        def same_fields(answer, interval_ms, text):
             topics = tuple(
                 kio.TopicPartitions(topic_id=topic_id, partitions=each)
                 for topic_id, each in (answer.assignment or {}).items()
@@ -239,7 +238,7 @@ class TestAnswersAgainstKafkasSchemas:
                 error_message=text,
                 member_id=text,
                 member_epoch=answer.member_epoch,
-                heartbeat_interval=ms(answer.interval_ms),
+                heartbeat_interval=ms(interval_ms),
                 assignment=None if answer.assignment is None else kio.Assignment(topic_partitions=topics),
             )
             assert SHARE_GROUP_HEARTBEAT.decode(version, kio.dump_answer(response)) == answer
@@ -337,15 +336,13 @@ class TestAnswersAgainstKafkasSchemas:
     @each_version(DescribeShareGroupOffsetsRequest)
     def test_describe_share_group_offsets(self, oracle, version):
         kio = oracle("describe_share_group_offsets", version)
-        states = st.dictionaries(
-            partitions, st.builds(ShareGroupOffset, errors, offsets, offsets), max_size=3
-        )
+        states = st.dictionaries(partitions, offsets, max_size=3)
 
         by_topic = st.dictionaries(strategies.topics, states, max_size=3)
 
         @settings(max_examples=40)
-        @given(st.builds(ShareGroupOffsets, errors, by_topic), topic_ids, few_texts)
-        def same_fields(answer, topic_id, text):
+        @given(st.builds(ShareGroupOffsets, errors, by_topic), errors, topic_ids, few_texts)
+        def same_fields(answer, error, topic_id, text):
             topics = tuple(
                 kio.DescribeShareGroupOffsetsResponseTopic(
                     topic_name=name,
@@ -353,16 +350,16 @@ class TestAnswersAgainstKafkasSchemas:
                     partitions=tuple(
                         kio.DescribeShareGroupOffsetsResponsePartition(
                             partition_index=number,
-                            start_offset=each.start_offset,
+                            start_offset=17,
                             leader_epoch=5,
-                            lag=each.lag,
-                            error_code=kio.error(each.error),
+                            lag=lag,
+                            error_code=kio.error(error if lag < 0 else 0),
                             error_message=text,
                         )
-                        for number, each in of_topic.items()
+                        for number, lag in of_topic.items()
                     ),
                 )
-                for name, of_topic in answer.topics.items()
+                for name, of_topic in answer.lags.items()
             )
             group = kio.DescribeShareGroupOffsetsResponseGroup(
                 group_id="g", topics=topics, error_code=kio.error(answer.error), error_message=text

@@ -58,7 +58,6 @@ from sampleapp.brokers.kafka.protocol.share_groups import (
     SetGroupConfigsRequest,
     ShareGroupHeartbeat,
     ShareGroupHeartbeatRequest,
-    ShareGroupOffset,
     ShareGroupOffsets,
 )
 from sampleapp.brokers.kafka.protocol.share_sessions import (
@@ -125,7 +124,6 @@ __all__ = [
     "ShareFetched",
     "ShareGroupHeartbeat",
     "ShareGroupHeartbeatRequest",
-    "ShareGroupOffset",
     "ShareGroupOffsets",
     "SharePartition",
     "TopicMetadata",

@@ -74,8 +74,6 @@ class ShareGroupHeartbeat(msgspec.Struct, frozen=True):
     error: int
     member_epoch: int
     """To send with the next heartbeat."""
-    interval_ms: int
-    """The time until the next heartbeat."""
     assignment: Mapping[UUID | None, tuple[int, ...]] | None
     """The partitions of each topic; ``None`` if it has not changed. Only these are ready to be fetched."""
 
@@ -109,28 +107,23 @@ class ShareGroupHeartbeatRequest(Request[ShareGroupHeartbeat], frozen=True, kw_o
         error = reader.int16()
         reader.nullable_string()  # the error's message
         reader.nullable_string()  # the member id
-        member_epoch, interval_ms = reader.int32(), reader.int32()
+        member_epoch = reader.int32()
+        reader.int32()  # the interval of heartbeats
         assignment = None if reader.int8() == _NULL_STRUCT else _assignment(reader)
         reader.tags()
-        return ShareGroupHeartbeat(error, member_epoch, interval_ms, assignment)
-
-
-class ShareGroupOffset(msgspec.Struct, frozen=True, gc=False):
-    """The state of one partition."""
-
-    error: int
-    start_offset: int
-    """The first offset that is not done; -1 if the group has not read the partition."""
-    lag: int
-    """The number of records that are neither accepted, rejected nor given up; -1 if it is not known."""
+        return ShareGroupHeartbeat(error, member_epoch, assignment)
 
 
 class ShareGroupOffsets(msgspec.Struct, frozen=True):
     """The state of a group in its topics."""
 
     error: int
-    topics: dict[str, dict[int, ShareGroupOffset]]
-    """By name, and by partition. Those of which the group has no state are missing."""
+    lags: dict[str, dict[int, int]]
+    """
+    The number of records that are neither accepted, rejected nor given up, by topic and partition.
+
+    It is -1 if it is not known. Partitions of which the group has no state are missing.
+    """
 
 
 class DescribeShareGroupOffsetsRequest(Request[ShareGroupOffsets], frozen=True, kw_only=True):
@@ -154,21 +147,21 @@ class DescribeShareGroupOffsetsRequest(Request[ShareGroupOffsets], frozen=True, 
         if reader.count(_SMALLEST_GROUP) != 1:
             raise ProtocolError("It is not about one group.")
         reader.string()  # the group
-        topics: dict[str, dict[int, ShareGroupOffset]] = {}
+        lags: dict[str, dict[int, int]] = {}
         for _ in range(reader.count(_SMALLEST_TOPIC)):
-            partitions = topics.setdefault(reader.string(), {})
+            of_topic = lags.setdefault(reader.string(), {})
             reader.uuid()
             for _ in range(reader.count(_SMALLEST_PARTITION)):
-                partition, start_offset, _, lag, error = reader.fields(_PARTITION)
+                partition, _, _, lag, error = reader.fields(_PARTITION)
                 reader.nullable_string()
                 reader.tags()
-                partitions[partition] = ShareGroupOffset(error, start_offset, lag)
+                of_topic[partition] = -1 if error else lag
             reader.tags()
         error = reader.int16()
         reader.nullable_string()
         reader.tags()
         reader.tags()
-        return ShareGroupOffsets(error, topics)
+        return ShareGroupOffsets(error, lags)
 
 
 class SetGroupConfigsRequest(Request[int], frozen=True, kw_only=True):

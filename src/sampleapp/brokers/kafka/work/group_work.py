@@ -131,11 +131,11 @@ class GroupWork:
 
     async def _acknowledge(self, topic: str, group: str, lease: bytes, verdicts: Verdicts) -> Acknowledged:
         token = await self._token(topic, lease)
-        return await self._sessions.acknowledge(group, topic, token, verdicts)
+        return await self._sessions.acknowledge(topic, group, token, verdicts)
 
     async def _extend(self, topic: str, group: str, lease: bytes) -> Extended:
         token = await self._token(topic, lease)
-        return await self._sessions.extend(group, topic, token)
+        return await self._sessions.extend(topic, group, token)
 
     async def _backlog(self, topic: str, group: str) -> int | None:
         view = await self._topics.get(topic, max_age_s=_METADATA_AGE_S)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Final, TypeVar
@@ -17,7 +17,7 @@ from twisted.logger import Logger
 from sampleapp.brokers.kafka.cluster_client import ClusterClient, RequestFailed, ask_one_of
 from sampleapp.brokers.kafka.consumer.discovery import TopicView
 from sampleapp.brokers.kafka.consumer.leaders import Leaders
-from sampleapp.brokers.kafka.consumer.offsets import Extent, extent_requests, extents_in
+from sampleapp.brokers.kafka.consumer.offsets import extent_requests, extents_in
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.protocol import (
     JOIN_GROUP,
@@ -147,35 +147,30 @@ class Groups:
         :raise BrokerUnavailable: or another error of `sampleapp.interfaces.IWorkBroker`.
         """
         described = await self._ask_coordinator(group, DescribeShareGroupOffsetsRequest(group=group))
-        states = described.topics.get(topic)
-        if states is None:
+        lags = described.lags.get(topic)
+        if lags is None:
             return None
         # Before the first acknowledgement in a partition, it is not known.
-        known = {number: each.lag for number, each in states.items() if not each.error and each.lag >= 0}
-        rest = [number for number in view.leaders if number not in known]
-        return sum(known.values()) + (await self._records(topic, rest, view) if rest else 0)
+        rest = [number for number in view.leaders if lags.get(number, -1) < 0]
+        known = sum(each for each in lags.values() if each > 0)
+        return known + (await self._records(topic, rest, view) if rest else 0)
 
     async def _records(self, topic: str, partitions: list[int], view: TopicView) -> int:
         """Count the offsets of partitions from their first record on."""
-        by_leader: dict[int, list[int]] = {}
+        by_leader: defaultdict[int | None, list[tuple[str, int]]] = defaultdict(list)
         for number in partitions:
-            leader = view.leaders[number]
-            if leader is not None:
-                by_leader.setdefault(leader, []).append(number)
-        responses = await self._leaders.ask(
-            {
-                node_id: extent_requests(
-                    [(topic, each) for each in led], times={}, leader_epochs=view.leader_epochs
-                )
-                for node_id, led in by_leader.items()
-            }
-        )
-        extents: dict[tuple[str, int], Extent] = {}
-        for response in responses.values():
+            by_leader[view.leaders[number]].append((topic, number))
+        requests = {
+            node_id: extent_requests(led, times={}, leader_epochs=view.leader_epochs)
+            for node_id, led in by_leader.items()
+            if node_id is not None
+        }
+        counted: list[int] = []
+        for response in (await self._leaders.ask(requests)).values():
             if isinstance(response, RequestFailed):
                 raise unanswered(response)
-            extents |= extents_in(response, times=())
-        counted = [extent.readable_end - extent.earliest for extent in extents.values() if not extent.error]
+            extents = extents_in(response, times=()).values()
+            counted += [each.readable_end - each.earliest for each in extents if not each.error]
         if len(counted) < len(partitions):
             raise BrokerUnavailable("The ends of some partitions are not known now.")
         return sum(counted)

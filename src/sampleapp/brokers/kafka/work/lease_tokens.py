@@ -79,11 +79,6 @@ class LeaseToken(Struct, frozen=True, kw_only=True, array_like=True):
         return _VERSION + msgspec.msgpack.encode(self)
 
     @property
-    def member_id(self) -> str:
-        """The member id, of 32 characters."""
-        return self.member.hex()
-
-    @property
     def topic_id(self) -> UUID:
         """The id of the topic."""
         return UUID(bytes=self.topic)

@@ -16,7 +16,7 @@ from sampleapp.brokers.kafka.consumer.discovery import Topics, TopicView
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.work.failures import NOT_SUPPORTED, rejected
 from sampleapp.brokers.kafka.work.groups import Groups
-from sampleapp.brokers.kafka.work.sessions import TIMEOUT_S, Sessions
+from sampleapp.brokers.kafka.work.sessions import TIMEOUT_S, Member, Sessions
 from sampleapp.errors import (
     BrokerStopped,
     BrokerUnavailable,
@@ -195,7 +195,7 @@ class Pulls:
         self, pull: _Pull, view: TopicView, *, wait_ms: int
     ) -> tuple[Lease | None, frozenset[int]]:
         """:return: the lease of the first node that has messages; and the errors of partitions."""
-        nodes = [*_by_node(view)]
+        nodes = _nodes(view)
         errors = frozenset[int]() if nodes else frozenset([int(ErrorCode.LEADER_NOT_AVAILABLE)])
         failures: list[BrokerUnavailable] = []
         self._turn += 1
@@ -245,15 +245,15 @@ class Pulls:
         if self._is_stopped:
             raise BrokerStopped("The service is stopping.")
         assert view.topic_id is not None  # noqa: S101 -- `_view` has checked it
-        return await self._sessions.fetch(
-            node_id,
+        member = Member(
+            node_id=node_id,
             group=key[1],
-            topic=(key[0], view.topic_id),
-            partitions=_by_node(view)[node_id],
-            most=most,
-            most_attempts=most_attempts,
-            wait_ms=wait_ms,
-            timeout_s=timeout_s,
+            topic=key[0],
+            topic_id=view.topic_id,
+            partitions=[each for each, leader in sorted(view.leaders.items()) if leader == node_id],
+        )
+        return await self._sessions.fetch(
+            member, most=most, most_attempts=most_attempts, wait_ms=wait_ms, timeout_s=timeout_s
         )
 
     async def _mend(
@@ -276,7 +276,7 @@ class Pulls:
 
     def _watch(self, key: tuple[str, str], view: TopicView | None) -> None:
         """Let a fetch wait at each node, while pulls wait."""
-        for node_id in _by_node(view) if view is not None else ():
+        for node_id in _nodes(view) if view is not None else ():
             if (key, node_id) not in self._watched:
                 self._watched.add((key, node_id))
                 self._run(self._run_watch(key, node_id))
@@ -286,7 +286,7 @@ class Pulls:
             try:
                 view = await self._view(key[0], max_age_s=_METADATA_AGE_S)
                 self._watch(key, view)
-                nodes = _by_node(view)
+                nodes = _nodes(view)
                 if node_id in nodes:
                     await self._watch_once(key, view, node_id)
                 elif nodes:
@@ -319,10 +319,6 @@ class Pulls:
             await self._mend(key, view, errors)
 
 
-def _by_node(view: TopicView) -> dict[int, list[int]]:
-    """Return the partitions that each node leads."""
-    found: dict[int, list[int]] = {}
-    for number, node_id in sorted(view.leaders.items()):
-        if node_id is not None:
-            found.setdefault(node_id, []).append(number)
-    return found
+def _nodes(view: TopicView) -> list[int]:
+    """Return the nodes that lead partitions."""
+    return sorted({each for each in view.leaders.values() if each is not None})

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeVar
 from uuid import UUID
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 from twisted.internet.defer import Deferred, DeferredList, FirstError, gatherResults
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -32,7 +32,7 @@ from sampleapp.brokers.shared.deliveries import LEASE_LOST, PULL_BYTES, verdicts
 from sampleapp.brokers.shared.work import NOT_KNOWN
 from sampleapp.concurrency.slices import TimeSlices
 from sampleapp.errors import BrokerUnavailable, LeaseLost, OutcomeUnknown, PublishError, WorkError
-from sampleapp.model import Acknowledged, Extended, Lease, LeasedRecord, Verdicts
+from sampleapp.model import Acknowledged, Extended, Lease, Verdicts
 
 R = TypeVar("R", ShareAcknowledged, ShareFetched)
 
@@ -64,40 +64,26 @@ _LOST: Final = (
 _TYPES: Final = (AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT)
 
 
-class Session(Struct, eq=False, kw_only=True):
-    """
-    The share session of one member, on a connection of its own.
+class Member(Struct, frozen=True, kw_only=True):
+    """A member of a share group, which has one session on one broker; makes the requests in it."""
 
-    Of a session that another instance has taken over, or ended, the epoch is not valid.
-    """
-
-    connection: Connection
     node_id: int
     group: str
-    topic: tuple[str, UUID]
-    """The name and the id."""
+    topic: str
+    topic_id: UUID
     partitions: Sequence[int]
     """Those that records are acquired from; the node leads them."""
-    member: bytes
-    """The member id as 16 bytes, chosen at random."""
-    epoch: int = 0
-    """The number of the next request."""
-    ends_ms: int = 0
-    """When its messages must be acknowledged: milliseconds since the epoch."""
-    lease: LeaseToken | None = None
-    """That of its messages, if they are not acknowledged."""
-    timer: IDelayedCall | None = None
-    is_over: bool = False
-    """True if it has ended, or is being ended: its connection is not that of this session any more."""
+    secret: bytes = field(default_factory=lambda: secrets.token_bytes(16))
+    """The member id as bytes, without which no broker takes an acknowledgement."""
 
-    def fetch(self, *, most: int, wait_ms: int) -> ShareFetchRequest:
+    def fetch(self, epoch: int, *, most: int, wait_ms: int) -> ShareFetchRequest:
         """Return a request for records."""
         return ShareFetchRequest(
             group=self.group,
-            member_id=self.member.hex(),
-            session_epoch=self.epoch,
-            topic_id=self.topic[1],
-            partitions=() if self.epoch else self.partitions,
+            member_id=self.secret.hex(),
+            session_epoch=epoch,
+            topic_id=self.topic_id,
+            partitions=() if epoch else self.partitions,
             max_wait_ms=wait_ms,
             max_records=most,
             max_bytes=PULL_BYTES,
@@ -107,7 +93,33 @@ class Session(Struct, eq=False, kw_only=True):
         self, epoch: int, types: Mapping[tuple[int, int], AcknowledgeType] = {}
     ) -> ShareAcknowledgeRequest:
         """Return a request with this number. Without acknowledgements, it tells if the session goes on."""
-        return _request(self.group, self.member.hex(), self.topic[1], epoch, types)
+        return ShareAcknowledgeRequest(
+            group=self.group,
+            member_id=self.secret.hex(),
+            session_epoch=epoch,
+            topic_id=self.topic_id,
+            acknowledgements=acknowledgements(types),
+        )
+
+
+class Session(Struct, eq=False):
+    """
+    A share session of this instance, on a connection of its own.
+
+    If another instance has taken it over, or ended it, the epoch is not valid.
+    """
+
+    member: Member
+    connection: Connection
+    epoch: int = 0
+    """The number of the next request."""
+    ends_ms: int = 0
+    """When its messages must be acknowledged: milliseconds since the epoch."""
+    lease: LeaseToken | None = None
+    """That of its messages, if they are not acknowledged."""
+    timer: IDelayedCall | None = None
+    is_over: bool = False
+    """True if it has ended, or is being ended: its connection is not that of this session any more."""
 
 
 class Sessions:
@@ -151,21 +163,16 @@ class Sessions:
 
     async def fetch(
         self,
-        node_id: int,
+        member: Member,
         *,
-        group: str,
-        topic: tuple[str, UUID],
-        partitions: Sequence[int],
         most: Callable[[], int],
         most_attempts: int | None,
         wait_ms: int,
         timeout_s: float,
     ) -> tuple[Lease | None, frozenset[int]]:
         """
-        Acquire records in a session of their own, and make a lease of them.
+        Acquire records in the session of a new member, and make a lease of them.
 
-        :param topic: its name and its id.
-        :param partitions: of those that the node leads.
         :param most: returns the maximum number of messages. Those that are more are released.
         :param most_attempts: the attempts after which the group gives a message up; ``None`` if not known.
         :param wait_ms: how long the broker waits for records.
@@ -173,18 +180,18 @@ class Sessions:
         :return: the lease, or ``None`` without a message; and the error codes of partitions.
         :raise BrokerUnavailable: or another error of `IWorkBroker`.
         """
-        session = await self._open(node_id, group=group, topic=topic, partitions=partitions)
+        session = await self._open(member)
         lease = None
         try:
             for _ in range(_MOST_OF_GAPS):
                 # A process that is stopped may read the response much later than it came.
                 sent_ms = self._now_ms()
-                request = session.fetch(most=most(), wait_ms=wait_ms)
+                request = member.fetch(session.epoch, most=most(), wait_ms=wait_ms)
                 fetched = await self._ask(session, request, timeout_s=wait_ms / 1000 + timeout_s)
                 session.ends_ms = sent_ms + fetched.lock_ms - _MARGIN_MS
                 found = await decode(
                     fetched.partitions,
-                    topic=topic[0],
+                    topic=member.topic,
                     slices=self._slices,
                     max_batch_bytes=self._max_batch_bytes,
                 )
@@ -192,9 +199,10 @@ class Sessions:
                 for each in found.messages[len(taken) :]:
                     others[each.record.partition, each.record.offset] = AcknowledgeType.RELEASE
                 if others:
-                    await self._ask(session, session.request(session.epoch, others), timeout_s=timeout_s)
+                    await self._ask(session, member.request(session.epoch, others), timeout_s=timeout_s)
                 if taken:
-                    lease = self._lease(session, taken, most_attempts)
+                    token = self._keep(session, runs_of(taken, most_attempts))
+                    lease = Lease(token=token, ends_ms=session.ends_ms, messages=taken)
                 if found.messages or not others:
                     break
         finally:
@@ -227,7 +235,7 @@ class Sessions:
         ending.addBoth(lambda _: self._ending.discard(ending))
 
     async def acknowledge(
-        self, group: str, topic: str, token: LeaseToken, verdicts: Verdicts
+        self, topic: str, group: str, token: LeaseToken, verdicts: Verdicts
     ) -> Acknowledged:
         """
         End a lease, of any instance.
@@ -238,36 +246,36 @@ class Sessions:
         messages = token.messages()
         ids = verdicts_by_id(verdicts, messages)
         types = {each: kind for kind, some in zip(_TYPES, ids, strict=True) for each in some}
-        session = self._own(group, token)
-        answer = await self._answer(session, group, token, types)
+        member, session = self._find(topic, group, token)
+        answer = await self._answer(member, session, token, types)
         if session is not None:
             session.lease = None
-        self._finish(session, group, token)
+        self._finish(member, session)
         lost = {each: code for each in token.runs if (code := answer.errors.get(each, _UNKNOWN))}
         if any(code not in _LOST for code in lost.values()):
             raise OutcomeUnknown(NOT_KNOWN)
         accepted, released, refused = ids
         given_up = sum(messages[each] for each in released if each[0] not in lost)
-        self._give_up(topic, group, given_up)
+        self._give_up(member, given_up)
         if lost:
             raise LeaseLost(LEASE_LOST, done={each for each in (*accepted, *refused) if each[0] not in lost})
         return Acknowledged(
             accepted=len(accepted), released=len(released), rejected=len(refused), given_up=given_up
         )
 
-    async def extend(self, group: str, topic: str, token: LeaseToken) -> Extended:
+    async def extend(self, topic: str, group: str, token: LeaseToken) -> Extended:
         """
         Extend a lease of any instance. Its session is one of this instance afterwards.
 
         :raise LeaseLost: it has ended; or another error of `sampleapp.interfaces.IWorkBroker`.
         """
         self._check_end(token)
-        session = self._own(group, token)
+        member, session = self._find(topic, group, token)
         if session is None or session.connection.is_expiring:
-            session = await self._taken_over(group, topic, token)
+            session = await self._taken_over(member, token)
         sent_ms = self._now_ms()
         types = dict.fromkeys(token.messages(), AcknowledgeType.RENEW)
-        answer = await self._answer(session, group, replace(token, epoch=session.epoch), types)
+        answer = await self._answer(member, session, replace(token, epoch=session.epoch), types)
         errors = {answer.errors.get(each, _UNKNOWN) for each in token.runs} - {ErrorCode.NONE}
         if errors:
             self.end(session)
@@ -292,12 +300,20 @@ class Sessions:
         if token.ends_ms <= self._now_ms():
             raise LeaseLost(LEASE_LOST)
 
-    def _own(self, group: str, token: LeaseToken) -> Session | None:
-        """Return the session of a lease if it is one of this instance, as far as it knows."""
+    def _find(self, topic: str, group: str, token: LeaseToken) -> tuple[Member, Session | None]:
+        """Return the member of a lease, and its session if it is one of this instance, as far as it knows."""
+        member = Member(
+            node_id=token.node_id,
+            group=group,
+            topic=topic,
+            topic_id=token.topic_id,
+            partitions=[*token.runs],
+            secret=token.member,
+        )
         session = self._leased.get(token.member)
-        if session is None or (session.group, session.epoch) != (group, token.epoch):
-            return None
-        return session
+        if session is None or (session.member.group, session.epoch) != (group, token.epoch):
+            return member, None
+        return member, session
 
     async def _ask(self, session: Session, request: Request[R], *, timeout_s: float) -> R:
         """Send the next request of a session. After an error of the connection, the session has ended."""
@@ -310,7 +326,7 @@ class Sessions:
             if answer.error == ErrorCode.SHARE_SESSION_LIMIT_REACHED:
                 self._log.warn(
                     "Broker {node} has no room for another share session: see group.share.max.share.sessions",
-                    node=session.node_id,
+                    node=session.member.node_id,
                 )
             raise rejected(answer.error)
         session.epoch += 1
@@ -318,8 +334,8 @@ class Sessions:
 
     async def _answer(
         self,
+        member: Member,
         session: Session | None,
-        group: str,
         token: LeaseToken,
         types: Mapping[tuple[int, int], AcknowledgeType],
     ) -> ShareAcknowledged:
@@ -328,7 +344,7 @@ class Sessions:
 
         :raise LeaseLost: the session has ended, or has another epoch; or another error of `IWorkBroker`.
         """
-        request = _request(group, token.member_id, token.topic_id, token.epoch, types)
+        request = member.request(token.epoch, types)
         try:
             if session is None or session.connection.is_expiring:
                 await self._check_node(token.node_id)
@@ -341,7 +357,7 @@ class Sessions:
         if not answer.error:
             if types and self._now_ms() > token.ends_ms + _MARGIN_MS:
                 # It may have come after the lock has ended: see `_check_end`.
-                self._finish(session, group, token)
+                self._finish(member, session)
                 raise OutcomeUnknown(NOT_KNOWN)
             return answer
         # Another call may have used the epoch, or ended the session.
@@ -358,41 +374,33 @@ class Sessions:
             if node_id not in self._client.node_ids():
                 raise LeaseLost(LEASE_LOST)
 
-    def _finish(self, session: Session | None, group: str, token: LeaseToken) -> None:
+    def _finish(self, member: Member, session: Session | None) -> None:
         """End the session of a lease that was acknowledged."""
         if session is not None:
             self.end(session)
             return
-        request = _request(group, token.member_id, token.topic_id, END_SHARE_SESSION)
+        ending = self._client.request(member.node_id, member.request(END_SHARE_SESSION), timeout_s=TIMEOUT_S)
         # If this fails, the owner of the connection ends it.
-        self._client.request(token.node_id, request, timeout_s=TIMEOUT_S).addErrback(
-            lambda failure: failure.trap(RequestFailed) and None
-        )
+        ending.addErrback(lambda failure: failure.trap(RequestFailed) and None)
 
-    async def _taken_over(self, group: str, topic: str, token: LeaseToken) -> Session:
+    async def _taken_over(self, member: Member, token: LeaseToken) -> Session:
         """
         Move a session to a connection of this instance, which thereby has to end it.
 
         Its epochs begin at 1 again. Those up to the epoch of the token are passed, so that no earlier token
         of the lease is valid.
         """
-        session = await self._open(
-            token.node_id,
-            group=group,
-            topic=(topic, token.topic_id),
-            partitions=[*token.runs],
-            member=token.member,
-        )
+        session = await self._open(member)
         try:
-            await self._answer(None, group, token, {})
+            await self._answer(member, None, token, {})
         except (PublishError, WorkError):
             # Nothing was sent on the connection.
             self.end(session, _ENDED)
             raise
         try:
-            await self._ask(session, session.fetch(most=0, wait_ms=0), timeout_s=TIMEOUT_S)
+            await self._ask(session, member.fetch(0, most=0, wait_ms=0), timeout_s=TIMEOUT_S)
             passing = [
-                Deferred.fromCoroutine(self._ask(session, session.request(epoch), timeout_s=TIMEOUT_S))
+                Deferred.fromCoroutine(self._ask(session, member.request(epoch), timeout_s=TIMEOUT_S))
                 for epoch in range(1, token.epoch + 1)
             ]
             await gatherResults(passing, consumeErrors=True)
@@ -401,15 +409,7 @@ class Sessions:
             raise OutcomeUnknown(NOT_KNOWN) from error
         return session
 
-    async def _open(
-        self,
-        node_id: int,
-        *,
-        group: str,
-        topic: tuple[str, UUID],
-        partitions: Sequence[int],
-        member: bytes | None = None,
-    ) -> Session:
+    async def _open(self, member: Member) -> Session:
         """
         Make a session, which begins with its first fetch. It must be leased, or ended.
 
@@ -419,17 +419,10 @@ class Sessions:
             await self._free_some()
         if self._pool.is_full:
             raise BrokerUnavailable("Too many leases are out at this instance of the service.")
-        connection = self._pool.take(node_id)
+        connection = self._pool.take(member.node_id)
         if connection is None:
             raise BrokerUnavailable("The broker is not in the cluster now.")
-        return Session(
-            connection=connection,
-            node_id=node_id,
-            group=group,
-            topic=topic,
-            partitions=partitions,
-            member=member or secrets.token_bytes(16),
-        )
+        return Session(member, connection)
 
     async def _free_some(self) -> None:
         """Find sessions that other instances have ended."""
@@ -438,10 +431,6 @@ class Sessions:
         for session, error in zip(oldest, await gatherResults(probing), strict=True):
             if error == _ENDED:
                 self.end(session, error)
-
-    def _lease(self, session: Session, messages: Sequence[LeasedRecord], most_attempts: int | None) -> Lease:
-        token = self._keep(session, runs_of(messages, most_attempts))
-        return Lease(token=token, ends_ms=session.ends_ms, messages=messages)
 
     def _keep(self, session: Session, runs: dict[int, list[int]]) -> bytes:
         """
@@ -452,21 +441,21 @@ class Sessions:
         """
         self._forget(session)
         session.lease = LeaseToken(
-            node_id=session.node_id,
-            member=session.member,
-            topic=session.topic[1].bytes,
+            node_id=session.member.node_id,
+            member=session.member.secret,
+            topic=session.member.topic_id.bytes,
             epoch=session.epoch,
             ends_ms=session.ends_ms,
             runs=runs,
         )
-        self._leased[session.member] = session
+        self._leased[session.member.secret] = session
         delay_s = max(0.0, session.ends_ms / 1000 - self._now()) + _CLEAN_UP_S
         session.timer = self._clock.callLater(delay_s, self.end, session, may_be_moved=True)
         return session.lease.encoded
 
     def _forget(self, session: Session) -> None:
-        if self._leased.get(session.member) is session:
-            del self._leased[session.member]
+        if self._leased.get(session.member.secret) is session:
+            del self._leased[session.member.secret]
         timer, session.timer = session.timer, None
         if timer is not None and timer.active():
             timer.cancel()
@@ -479,7 +468,7 @@ class Sessions:
             if not error and session.lease is not None:
                 # Those whose lease has ended without an answer, too.
                 count = sum(session.lease.messages().values())
-                self._give_up(session.topic[0], session.group, count)
+                self._give_up(session.member, count)
         # If it has not ended, closing the connection ends it.
         if error in (ErrorCode.NONE, _ENDED):
             self._pool.give_back(session.connection)
@@ -489,33 +478,17 @@ class Sessions:
     async def _error(self, session: Session, epoch: int) -> int:
         """Send a request without acknowledgements, and return the error code."""
         try:
-            return (await session.connection.ask(session.request(epoch), timeout_s=TIMEOUT_S)).error
+            return (await session.connection.ask(session.member.request(epoch), timeout_s=TIMEOUT_S)).error
         except RequestFailed:
             return _LOST_CONNECTION
 
-    def _give_up(self, topic: str, group: str, count: int) -> None:
+    def _give_up(self, member: Member, count: int) -> None:
         self.given_up += count
         if count:
             self._log.warn(
                 "{count} messages of topic {topic} are given up: no attempt of group {group} was accepted. "
                 "They stay in the topic.",
                 count=count,
-                topic=topic,
-                group=group,
+                topic=member.topic,
+                group=member.group,
             )
-
-
-def _request(
-    group: str,
-    member_id: str,
-    topic_id: UUID,
-    epoch: int,
-    types: Mapping[tuple[int, int], AcknowledgeType] = {},
-) -> ShareAcknowledgeRequest:
-    return ShareAcknowledgeRequest(
-        group=group,
-        member_id=member_id,
-        session_epoch=epoch,
-        topic_id=topic_id,
-        acknowledgements=acknowledgements(types),
-    )
