@@ -6,6 +6,7 @@ import gc
 from types import FunctionType, MethodType, ModuleType
 
 import pytest
+from twisted.logger import LogLevel, capturedLogs
 
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.protocol import (
@@ -418,6 +419,16 @@ def test_a_service_without_rights_says_so(cluster, one):
 def test_a_topic_that_does_not_exist_is_unknown(one):
     assert isinstance(one.pull(topic="absent"), UnknownTopic)
     assert isinstance(one.backlog(topic="absent"), UnknownTopic)
+
+
+def test_a_stop_while_no_broker_answers_is_no_fault(cluster, one, no_failure_is_lost):
+    one.pull(2)
+    one.begin_pull(group="another").addErrback(lambda _: None)
+    cluster.run(0.05)
+    cluster.silent = {1}
+    with capturedLogs() as events:
+        one.stop()
+    assert [event for event in events if event["log_level"] > LogLevel.warn] == []
 
 
 def test_a_stop_releases_all_leases(cluster, one, two):

@@ -119,7 +119,7 @@ class Groups:
     async def stop(self) -> None:
         """Let members that have joined leave, within a second."""
         self._is_stopped = True
-        leaving = DeferredList([each.wait() for each in self._busy.values()])
+        leaving = DeferredList([each.wait() for each in self._busy.values()], consumeErrors=True)
         await leaving.addTimeout(_STOP_S, self._clock, onTimeoutCancel=lambda *_: None)
 
     async def _once(self, key: object, work: Callable[[], Coroutine[Deferred[Any], Any, object]]) -> None:

@@ -9,9 +9,10 @@ from uuid import UUID
 
 from msgspec import Struct, field
 from msgspec.structs import replace
-from twisted.internet.defer import Deferred, DeferredList, FirstError, gatherResults
+from twisted.internet.defer import CancelledError, Deferred, DeferredList, FirstError, gatherResults
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 from sampleapp.brokers.kafka.cluster_client import ClusterClient, Connection, RequestFailed
 from sampleapp.brokers.kafka.error_code import ErrorCode
@@ -229,9 +230,7 @@ class Sessions:
         self._forget(session)
         ending = Deferred.fromCoroutine(self._end(session, error, may_be_moved=may_be_moved))
         self._ending.add(ending)
-        ending.addErrback(
-            lambda failure: self._log.failure("A bug: ending a share session failed", failure=failure)
-        )
+        ending.addErrback(self._log_failure)
         ending.addBoth(lambda _: self._ending.discard(ending))
 
     async def acknowledge(
@@ -291,6 +290,10 @@ class Sessions:
         ending = DeferredList([*self._ending], consumeErrors=True)
         await ending.addTimeout(_STOP_S, self._clock, onTimeoutCancel=lambda *_: None)
         await self._pool.close_all()
+
+    def _log_failure(self, failure: Failure) -> None:
+        if not failure.check(CancelledError):
+            self._log.failure("A bug in the service: ending a share session failed", failure=failure)
 
     def _now_ms(self) -> int:
         return int(1000 * self._now())
