@@ -96,7 +96,7 @@ class Tasks:
         self._ends_s.update(dict.fromkeys(numbers, ends_s))
 
     def free(self, numbers: list[int]) -> None:
-        """They may be given again, to anybody."""
+        """They may be given again, to any worker."""
         for n in numbers:
             self._ends_s.pop(n, None)
 

@@ -1,5 +1,5 @@
 """
-What groups of workers cost: a pull and its acknowledgement, with 64 workers.
+The cost of groups of workers: a pull and its acknowledgement, with 64 workers.
 
     python benchmarks/work.py [--seconds 10] [--nodes 1] [--only kafka|sqlite|memory]
 """

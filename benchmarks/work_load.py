@@ -1,7 +1,7 @@
 """
-Workers who pull from a group and accept what they get; says how that went as one line of JSON.
+Workers who pull from a group and accept each message; prints their results as one line of JSON.
 
-A worker with a pause works so long on each lease; without one, it pulls again at once. A latency is that of a
+A worker with a pause works for that time on each lease; without one, it pulls again at once. A latency is that of a
 pull and its acknowledgement together. It is a process of its own, as `load.py`.
 
     python benchmarks/work_load.py PORT WORKERS MAX SECONDS PAUSE

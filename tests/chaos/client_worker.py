@@ -29,7 +29,7 @@ _RELEASES, _REJECTS = 0.05, 0.01
 
 
 class _RecordingClient(Client):
-    """Prints what it gets, and the answers to its acknowledgements."""
+    """Prints its messages, and the answers to its acknowledgements."""
 
     def __init__(self, url: str) -> None:
         super().__init__(base_url=url, reactor=reactor, repeat_for_s=10)

@@ -113,7 +113,7 @@ class _Checker:
             yield f"is lost: {[_given(held, place) for held in deliveries]}"
 
     def end_of(self, place: Place) -> str:
-        """What became of a message, in words."""
+        """The fate of a message, in words."""
         done = self._done(place)
         if done:
             return {ACCEPT: "accepted", REJECT: "rejected"}[done[0].verdicts[place]]
@@ -171,7 +171,7 @@ class _Checker:
         )
 
     def _is_doubtful(self, held: Held, answer: Acknowledgement) -> bool:
-        """Whether Kafka's "done" may be the answer to a late acknowledgement."""
+        """Return whether Kafka's "done" may be the answer to a late acknowledgement."""
         if JAVA in held.gateways:
             return answer.ended_s is None or answer.ended_s > held.begun_s + self._history.lease_s
         return self._is_clock_wrong(held, answer)
@@ -193,7 +193,7 @@ class _Checker:
         )
 
     def _has_trouble(self, held: Held, until_s: float, *gateways: str) -> bool:
-        """Whether a fault may have ended a lease early, or have cost it an answer."""
+        """Return whether a fault may have ended a lease early, or have cost it an answer."""
         return any(_concerns(each, held, until_s, gateways) for each in self._history.troubles)
 
 

@@ -58,7 +58,7 @@ class Acknowledgement(Struct):
 
 
 class Held(Struct):
-    """A lease, until its end, whoever extends it."""
+    """A lease, until its end, with all its extensions."""
 
     worker: str
     gateways: list[str]

@@ -155,7 +155,7 @@ class Pulls:
             self._answer(pull, found)
 
     def _answer(self, pull: _Pull | None, found: Lease | Exception | None) -> None:
-        """:param pull: ``None`` if nobody wants what was found."""
+        """:param pull: ``None`` if no pull waits for the messages."""
         if pull is None or pull.result.called:
             if isinstance(found, Lease):
                 self._sessions.release(found)
