@@ -69,6 +69,7 @@ public final class ShareWorker {
                 return;
             } catch (KafkaException error) {
                 System.err.println(error);
+                pause(100);
                 continue;
             }
             if (!records.isEmpty()) {

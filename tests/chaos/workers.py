@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import math
 import subprocess
 import sys
 import time
@@ -57,6 +58,7 @@ _MOST = (1, 1, 5, 20)
 _WAITS_S = (0, 1, 5)
 _BACK_OFF_S = 0.3
 _LATE_S = 0.2
+_LOOK_S = 0.2
 _NOT_SENT = 0
 """In place of the status of a response."""
 _SESSIONS_END_S = 30
@@ -294,14 +296,17 @@ class Workers:
             process.kill9()
 
     def drain(self, *, deadline_s: float) -> None:
-        """Work until nothing is left, or a time is over; then stop."""
-        begun_s = time.time()
+        """Work until nothing is left, or there is nothing new done for a time; then stop."""
+        begun_s = changed_s = time.time()
         for each in self._workers:
             each.hurry()
         for each in (self.java, *self._clients.values()):
             self._stop(each)
-        while time.time() < begun_s + deadline_s and not self._is_done():
-            time.sleep(0.2)
+        least = math.inf
+        while time.time() < changed_s + deadline_s and not self._is_done():
+            if self._backlog is not None and self._backlog < least:
+                least, changed_s = self._backlog, time.time()
+            time.sleep(_LOOK_S)
         self._at_end["seconds until nothing was left"] = round(time.time() - begun_s)
         for each in self._workers:
             each.is_enough.set()
