@@ -1,8 +1,8 @@
 """
 Workers who pull from a group and accept each message; prints their results as one line of JSON.
 
-A worker with a pause works for that time on each lease; without one, it pulls again at once. A latency is that of a
-pull and its acknowledgement together. It is a process of its own, as `load.py`.
+A worker with a pause works for that time on each lease; without one, it pulls again at once. A latency is
+that of a pull and its acknowledgement together. It is a process of its own, as `load.py`.
 
     python benchmarks/work_load.py PORT WORKERS MAX SECONDS PAUSE
 """

@@ -102,7 +102,7 @@ class Publisher(Client):
         :param identified: which part of the requests has an idempotency key.
         :param number: makes the values numbers, and some requests tombstones, but for the first key.
         :param may_be_missing: whether the topic may not exist at times.
-        :param lines: makes each request a batch of at most so many messages.
+        :param lines: the maximum number of messages in the batch of each request.
         """
         super().__init__(name, urls, seed=seed)
         self.requests: list[Request] = []
