@@ -281,6 +281,17 @@ class UnknownIds(WorkError):
         self.ids = frozenset(ids)
 
 
+class TooManyLeases(WorkError):
+    """This instance has given as many leases as it may (``--max-leases``). Nothing was done."""
+
+    def __init__(self, limit: int) -> None:
+        """:param limit: the most leases."""
+        super().__init__(
+            f"Workers have {limit} leases of this instance, or wait for one: the maximum. No message was "
+            "given. Pull again later, or from another instance."
+        )
+
+
 class WorkNotSupported(WorkError):
     """The broker cannot give messages to workers. The message says which broker could."""
 

@@ -332,6 +332,10 @@ class IWorkBroker(IBroker):
     `sampleapp.errors.BrokerStopped`; and with nothing else.
     """
 
+    leases: int = Attribute(
+        "The leases of this instance that go on; those that ended elsewhere may count for a time."
+    )
+
     def pull(topic: str, group: str, *, most: int, wait_s: float) -> Deferred[Lease | None]:
         """
         Take messages that are free, under a lease: first those that were given before.
@@ -341,8 +345,9 @@ class IWorkBroker(IBroker):
         :param most: the maximum of messages, at least 1. There may be fewer if they are large.
         :param wait_s: seconds to wait for the first message.
         :return: fires with the lease; with ``None`` if none has come by then, or when the broker stops. Fails
-            with `sampleapp.errors.UnknownTopic`. Cancelling it ends the waiting; if it has messages already,
-            they are released.
+            with `sampleapp.errors.UnknownTopic`, or with `sampleapp.errors.TooManyLeases` when this instance
+            has given the most leases, also while it waits. Leases that have ended, at any instance, make room
+            for others. Cancelling it ends the waiting; if it has messages already, they are released.
         """
 
     def acknowledge(topic: str, group: str, lease: bytes, verdicts: Verdicts) -> Deferred[Acknowledged]:
@@ -361,7 +366,8 @@ class IWorkBroker(IBroker):
         Replace a lease by a new one, which lasts as long as a new lease does from now on.
 
         :param lease: the latest token of the lease, which has ended afterwards.
-        :return: fires with the new one. Fails as `acknowledge` does. Cancelling it stops the waiting only.
+        :return: fires with the new one. Fails as `acknowledge` does, or with `sampleapp.errors.TooManyLeases`
+            if it is a lease of another instance. Cancelling it stops the waiting only.
         """
 
     def backlog(topic: str, group: str) -> Deferred[int | None]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
 
-from sampleapp.errors import BrokerStopped, LeaseLost, UnknownIds, UnknownTopic
+from sampleapp.errors import BrokerStopped, LeaseLost, TooManyLeases, UnknownIds, UnknownTopic
 from sampleapp.interfaces import IBroker, IWorkBroker
 from sampleapp.model import ALL, Acknowledged, Extended, Lease, LeasedRecord, Verdicts
 from sampleapp_testing.contract_base import ContractBase
@@ -39,6 +39,10 @@ class WorkContract(ContractBase):
     """The time of a lease."""
     attempts: int = 5
     """The number of times that a message is given."""
+    most_leases: int = 200
+    """The most leases of a broker, for `new_broker` and `again`. Tests set it."""
+    is_shared: bool = False
+    """True if `again` makes another broker also while the first one runs."""
     patience_s: float = DEADLINE_S
     """The time in which messages that are free are given, in seconds."""
 
@@ -47,7 +51,7 @@ class WorkContract(ContractBase):
         raise NotImplementedError
 
     def again(self, broker: IBroker) -> IWorkBroker:
-        """Return another broker on the same records, after the first was stopped (only if `durable`)."""
+        """Return another broker on the same records (if `durable`, or `is_shared`)."""
         raise NotImplementedError
 
     async def end_leases(self) -> None:
@@ -337,6 +341,75 @@ class WorkContract(ContractBase):
                 )
                 assert [type(each) for each in found] == [UnknownTopic] * 2
             assert topic not in await within(broker.list_topics())
+
+    async def refused(self, broker: IWorkBroker, topic: str) -> None:
+        """Check that the broker gives no more leases, and that this is said at once."""
+        for wait_s in (0, self.lease_s):
+            (found,) = await outcomes([broker.pull(topic, GROUP, most=1, wait_s=wait_s)])
+            assert isinstance(found, TooManyLeases)
+
+    async def test_a_lease_more_than_the_most_is_rejected_until_one_is_acknowledged(self) -> None:
+        self.most_leases = 2
+        async with self.working(4) as (broker, topic):
+            leases = [await self.pulled(broker, topic) for _ in range(2)]
+            assert broker.leases == 2
+            await self.refused(broker, topic)
+            extended = await within(broker.extend(topic, GROUP, leases[0].token))
+            assert broker.leases == 2
+            await self.refused(broker, topic)
+            await self.acknowledged(broker, topic, leases[1:], accept=ALL)
+            assert broker.leases == 1
+            last = await self.pulled(broker, topic)
+            await self.refused(broker, topic)
+            await within(broker.acknowledge(topic, GROUP, extended.token, Verdicts(release=ALL)))
+            await self.acknowledged(broker, topic, [last], reject=ALL)
+            assert broker.leases == 0
+
+    async def test_a_lease_whose_time_is_over_makes_room_for_another(self) -> None:
+        self.most_leases = 1
+        async with self.working(1) as (broker, topic):
+            await self.pulled(broker, topic)
+            await self.refused(broker, topic)
+            await self.end_leases()
+            assert broker.leases == 0
+            # A broker may need some seconds for the end.
+            ends_s = time.monotonic() + self.patience_s
+            lease = None
+            while not isinstance(lease, Lease) and time.monotonic() < ends_s:
+                (lease,) = await outcomes([broker.pull(topic, GROUP, most=1, wait_s=0)])
+            assert isinstance(lease, Lease)
+            assert [each.attempts for each in lease.messages] == [2]
+
+    async def test_a_lease_that_another_broker_has_ended_makes_room(self) -> None:
+        if not self.is_shared:
+            return
+        self.most_leases = 2
+        async with self.working(6) as (broker, topic):
+            another = self.again(broker)
+            another.start()
+            try:
+                for verdict in ("accept", "release"):
+                    leases = [await self.pulled(broker, topic) for _ in range(2)]
+                    await self.refused(broker, topic)
+                    await self.acknowledged(another, topic, leases[:1], **{verdict: ALL})
+                    last = await self.pulled(broker, topic)
+                    await self.refused(broker, topic)
+                    await self.acknowledged(broker, topic, [leases[1], last], accept=ALL)
+            finally:
+                await within(another.stop(deadline_s=20))
+
+    async def test_pulls_that_wait_get_no_more_leases_than_the_most(self) -> None:
+        self.most_leases = 2
+        async with self.working(1) as (broker, topic):
+            await self.acknowledged(broker, topic, await self.all_pulled(broker, topic, 1), accept=ALL)
+            waiting = [broker.pull(topic, GROUP, most=1, wait_s=1) for _ in range(5)]
+            await turns()
+            await within(broker.publish_many([record(topic) for _ in range(5)]))
+            found = await outcomes(waiting)
+            leases = [each for each in found if isinstance(each, Lease)]
+            assert 1 <= len(leases) <= 2
+            assert all(isinstance(each, (Lease, TooManyLeases, type(None))) for each in found)
+            assert broker.leases == len(leases)
 
     async def test_a_pull_waits_for_a_record(self) -> None:
         async with self.working(1) as (broker, topic):

@@ -14,6 +14,7 @@ from twisted.internet.task import Clock
 
 from sampleapp.brokers import memory
 from sampleapp.brokers.memory import MemoryBroker
+from sampleapp.brokers.shared.deliveries import WorkSettings
 from sampleapp.brokers.shared.idempotency import IdempotencySettings
 from sampleapp.errors import OutcomeUnknown
 from sampleapp.model import FromTime, ReadRequest, ReplayedRecord
@@ -58,7 +59,7 @@ class TestWorkOfMemoryBroker(WorkContract):
     @contextmanager
     def new_broker(self):
         self.clock = Ahead()
-        yield MemoryBroker(clock=self.clock)
+        yield MemoryBroker(clock=self.clock, work=WorkSettings(most_leases=self.most_leases))
 
     async def end_leases(self):
         self.clock.ahead_s += self.lease_s

@@ -10,7 +10,7 @@ import pytest_twisted
 from twisted.internet import reactor
 from twisted.internet.task import deferLater
 
-from sampleapp.brokers import from_url
+from sampleapp.brokers import WorkSettings, from_url
 from sampleapp.errors import BrokerUnavailable, LeaseLost
 from sampleapp.model import ALL, Verdicts
 from sampleapp_testing import WorkContract
@@ -53,6 +53,7 @@ def few_sessions(version, tmp_path_factory):
 @for_each_version
 class Work(WorkContract):
     lease_s = LOCK_S
+    is_shared = True
 
     @pytest.fixture(autouse=True)
     def _cluster(self, many_sessions):
@@ -60,7 +61,10 @@ class Work(WorkContract):
 
     @contextmanager
     def new_broker(self):
-        yield from_url(self.url, reactor=reactor)
+        yield self.again(None)
+
+    def again(self, broker):
+        return from_url(self.url, reactor=reactor, work=WorkSettings(most_leases=self.most_leases))
 
     async def test_a_cancelled_pull_takes_no_message(self):
         """As in the contract, but a pull that has only begun may take one, and give it back."""

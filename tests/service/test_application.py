@@ -8,7 +8,7 @@ from twisted.internet.testing import MemoryReactorClock
 from zope.interface import implementer
 
 from sampleapp.errors import BrokerStopped
-from sampleapp.interfaces import ISubscription
+from sampleapp.interfaces import ISubscription, IWorkBroker
 from sampleapp.readings.follower import ReadingsFollower
 from sampleapp.service.application import Readiness, SampleAppService
 from sampleapp.service.assembly import build
@@ -35,8 +35,11 @@ class EndlessFollowing:
         return None
 
 
+@implementer(IWorkBroker)
 class LoggingBroker(ManualBroker):
     """A broker that fails what it has when it is stopped, and writes down what it is told."""
+
+    leases = 0
 
     def __init__(self, events):
         super().__init__()
@@ -141,12 +144,11 @@ def test_before_it_stops_it_serves_on_for_the_drain_delay_but_says_that_it_is_no
 
 def test_ports_stay_open_for_workers_until_their_leases_are_answered():
     setup = Setup()
-    leases = setup.web.gateway.work.leases
-    leases.add(b"one", int(1000 * setup.web.clock.seconds()) + 30_000)
+    setup.web.broker.leases = 1
     setup.stop()
     setup.web.clock.pump([0.5] * 6)
     assert "port closes" not in setup.events
-    leases.discard(b"one")
+    setup.web.broker.leases = 0
     setup.web.clock.advance(0.5)
     assert setup.events[-2:] == ["port closes", "broker stops within 6.5 s"]
     assert setup.stopped
@@ -154,7 +156,7 @@ def test_ports_stay_open_for_workers_until_their_leases_are_answered():
 
 def test_ports_stay_open_for_workers_for_half_of_the_drain():
     setup = Setup()
-    setup.web.gateway.work.leases.add(b"one", int(1000 * setup.web.clock.seconds()) + 30_000)
+    setup.web.broker.leases = 1
     setup.stop()
     setup.web.clock.pump([0.5] * 9)
     assert "port closes" not in setup.events

@@ -10,7 +10,7 @@ BROKERS = '''
 from msgspec.structs import replace
 from sampleapp.brokers.memory import MemoryBroker
 from sampleapp.brokers.shared.deliveries import WorkSettings
-from sampleapp.errors import LeaseLost, UnknownIds
+from sampleapp.errors import LeaseLost, TooManyLeases, UnknownIds
 from sampleapp.model import ALL, Acknowledged, Extended, Verdicts
 from twisted.internet import reactor
 from twisted.internet.defer import succeed
@@ -87,7 +87,7 @@ class TakesAllForEverything(MemoryBroker):
 
 class LendsForEver(MemoryBroker):
     def __init__(self, **options):
-        super().__init__(**options, work=WorkSettings(lease_s=60))
+        super().__init__(**options | {"work": WorkSettings(lease_s=60)})
 
 
 class TakesLateResults(MemoryBroker):
@@ -141,7 +141,7 @@ class KeepsTheLease(MemoryBroker):
 
 class NeverGivesUp(MemoryBroker):
     def __init__(self, **options):
-        super().__init__(**options, work=WorkSettings(attempts=100))
+        super().__init__(**options | {"work": WorkSettings(attempts=100)})
 
 
 class GivesUpWhatIsAccepted(MemoryBroker):
@@ -200,6 +200,37 @@ class WorksAfterItsEnd(MemoryBroker):
         return super().extend(topic, group, lease)
 
 
+class GivesMoreThanTheMost(MemoryBroker):
+    def __init__(self, **options):
+        super().__init__(**options | {"work": WorkSettings(most_leases=3)})
+
+
+class CountsPulls(MemoryBroker):
+    pulls = 0
+    leases = property(lambda self: self.pulls)
+
+    def pull(self, *arguments, **options):
+        self.pulls += 1
+        return super().pull(*arguments, **options)
+
+
+class KeepsLeasesForEver(MemoryBroker):
+    def __init__(self, **options):
+        super().__init__(**options)
+        self._leases.require_room = self.require_room
+
+    def require_room(self, now_ms, is_given):
+        if len(self._leases._ends) >= self._leases.settings.most_leases:
+            raise TooManyLeases(1)
+
+
+class ForgetsItsLimitWhileItWaits(MemoryBroker):
+    def pull(self, topic, group, *, most, wait_s):
+        if wait_s == 1:
+            self._leases.require_room = lambda *_: None
+        return super().pull(topic, group, most=most, wait_s=wait_s)
+
+
 class ForgetsLeases(MemoryBroker):
     """Keeps the records."""
 '''
@@ -208,6 +239,7 @@ TESTS = """
 from contextlib import contextmanager
 
 import theirs
+from sampleapp.brokers.shared.deliveries import WorkSettings
 from sampleapp_testing import WorkContract
 """
 
@@ -220,7 +252,7 @@ class Test{name}(WorkContract):
     @contextmanager
     def new_broker(self):
         self.clock = theirs.Ahead()
-        yield theirs.{name}(clock=self.clock)
+        yield theirs.{name}(clock=self.clock, work=WorkSettings(most_leases=self.most_leases))
 
     def again(self, broker):
         another = theirs.{name}(clock=self.clock)
@@ -257,6 +289,10 @@ BROKEN = {
     "WaitsForRecordsOnly": "test_a_pull_waits_for_a_release",
     "WaitsForNoLeases": "test_a_pull_waits_for_the_end_of_a_lease",
     "WorksAfterItsEnd": "test_a_stop_ends_pulls_that_wait_and_rejects_later_calls",
+    "GivesMoreThanTheMost": "test_a_lease_more_than_the_most_is_rejected_until_one_is_acknowledged",
+    "CountsPulls": "test_a_lease_more_than_the_most_is_rejected_until_one_is_acknowledged",
+    "KeepsLeasesForEver": "test_a_lease_whose_time_is_over_makes_room_for_another",
+    "ForgetsItsLimitWhileItWaits": "test_pulls_that_wait_get_no_more_leases_than_the_most",
     "ForgetsLeases": "test_leases_and_what_is_done_outlive_the_broker",
 }
 

@@ -168,7 +168,6 @@ def work(service, *, answer=None, end=None, action="pull", body=None):
         connection.lose()
     service.broker.asked.clear()
     service.broker.cancelled.clear()
-    service.gateway.work.leases.discard(b"lease")
 
 
 @pytest.mark.parametrize(

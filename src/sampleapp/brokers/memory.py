@@ -19,7 +19,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from zope.interface import implementer
 
-from sampleapp.brokers.shared.deliveries import Deliveries, WorkSettings
+from sampleapp.brokers.shared.deliveries import Deliveries, GivenLeases, WorkSettings
 from sampleapp.brokers.shared.following import (
     NO_SUCH_PARTITION,
     NO_SUCH_TOPIC,
@@ -100,7 +100,7 @@ class MemoryBroker:
         self._subscriptions = LogSubscriptions(
             read=self._page, clock=clock, health_tracker=self._health_tracker
         )
-        self._work_settings = work
+        self._leases = GivenLeases(work)
         # A time of day that is never set, for leases.
         self._ahead_s = time.time() - clock.seconds()
         self._groups: dict[tuple[str, str], _GroupRows] = {}
@@ -188,6 +188,11 @@ class MemoryBroker:
         """See `IBroker.follow`."""
         return self._subscriptions.follow(topic=topic, observer=observer, start=start, partition=partition)
 
+    @property
+    def leases(self) -> int:
+        """See `IWorkBroker.leases`."""
+        return self._leases.count(self._now_ms())
+
     def pull(self, topic: str, group: str, *, most: int, wait_s: float) -> Deferred[Lease | None]:
         """See `IWorkBroker.pull`."""
         return self._work.pull(topic, group, most=most, wait_s=wait_s)
@@ -244,8 +249,10 @@ class MemoryBroker:
         if create:
             self._groups.setdefault(key, _GroupRows(records))
         rows = self._groups.get(key)
-        now_ms = int(1000 * (self._ahead_s + self._clock.seconds()))
-        return None if rows is None else Deliveries(rows, self._work_settings, now_ms=now_ms)
+        return None if rows is None else Deliveries(rows, self._leases, now_ms=self._now_ms())
+
+    def _now_ms(self) -> int:
+        return int(1000 * (self._ahead_s + self._clock.seconds()))
 
     def _append(self, record: Record) -> Outcome:
         try:
@@ -360,6 +367,10 @@ class _GroupRows:
         """See `GroupRows.given`."""
         ends_ms, attempts = self._leases.get(token, (0, {}))
         return attempts if ends_ms > now_ms else {}
+
+    def is_given(self, token: bytes, now_ms: int) -> bool:  # noqa: ARG002 -- no other process ends it
+        """See `GroupRows.is_given`."""
+        return True
 
     def replace(self, token: bytes, new_token: bytes, ends_ms: int) -> None:
         """See `GroupRows.replace`."""

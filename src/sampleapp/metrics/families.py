@@ -239,7 +239,7 @@ _REJECTIONS: Final[Mapping[str, _Metric[Families]]] = {
             **service.server.rejections,
             **(service.rate_rejections or {}),
             **({} if service.streams is None else service.streams.rejections),
-            **({} if service.work is None else {"max-leases": service.work.leases.rejections}),
+            **({} if service.work is None else {"max-leases": service.work.rejections}),
         },
         "limit",
     ),
@@ -350,12 +350,12 @@ _READS: Final[Mapping[str, _Metric[TopicReads]]] = {
 
 _WORK: Final[Mapping[str, _Metric[WorkGroups]]] = {
     "sampleapp_leases": _gauge(
-        "Leases of this instance that workers have not answered here, and whose time is not over.",
-        lambda work: len(work.leases),
+        "Leases of this instance that go on, as far as it knows.",
+        lambda work: work.leases,
     ),
     "sampleapp_leases_limit": _gauge(
-        "The most leases of this instance that workers may have, waiting pulls included.",
-        lambda work: work.leases.limit,
+        "The most leases of this instance that workers may have.",
+        lambda work: work.max_leases,
     ),
     "sampleapp_work_messages": _counter(
         "Messages of workers, by topic, group and result: given (each attempt), accepted, released or "

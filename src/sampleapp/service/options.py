@@ -412,8 +412,8 @@ GROUPS: Final[Mapping[str, tuple[Option, ...]]] = {
             name="max-leases",
             kind=_NUMBER,
             setting="limits.max_leases",
-            help="Maximum leases that workers may have from this service at one time, together with the "
-            "pulls that wait for one; one more pull gets 503.",
+            help="Maximum leases that workers may have from this service at one time; one more pull gets "
+            "503. On Kafka, pulls that may get one count as well.",
         ),
         Option(
             name="header-timeout",

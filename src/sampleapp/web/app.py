@@ -284,7 +284,7 @@ class SampleApp:
         )
 
         self.work = WorkGroups(
-            broker, streams=self.streams, slices=publisher.slices, clock=clock, limits=limits, now=now
+            broker, streams=self.streams, slices=publisher.slices, clock=clock, limits=limits
         )
         """The groups of workers."""
 

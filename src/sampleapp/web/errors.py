@@ -302,19 +302,6 @@ class TooManyTopics(RequestError):
         )
 
 
-class TooManyLeases(RequestError):
-    """The maximum number of leases is out (``--max-leases``)."""
-
-    row = Row(_S.SERVICE_UNAVAILABLE, "too-many-leases", "Too many leases", _RETRY_AFTER)
-
-    def __init__(self, limit: int) -> None:
-        """:param limit: the number of leases."""
-        super().__init__(
-            f"Workers have {limit} leases of this instance, or wait for one: the maximum. No message was "
-            "given. Pull again later, or from another instance."
-        )
-
-
 class UnknownGroup(RequestError):
     """No worker has pulled messages of the topic in this group yet."""
 
@@ -537,6 +524,7 @@ ROWS: Final[dict[type[SampleAppError], Row]] = {
     errors.PartlyRejected: Row(_S.UNPROCESSABLE_ENTITY, "partly-published", "Partly published"),
     errors.PublishTimedOut: Row(_S.GATEWAY_TIMEOUT, "publish-timed-out", "Broker did not answer in time"),
     errors.LeaseLost: Row(_S.CONFLICT, "lease-lost", "Lease has ended"),
+    errors.TooManyLeases: Row(_S.SERVICE_UNAVAILABLE, "too-many-leases", "Too many leases", _RETRY_AFTER),
     errors.WorkNotSupported: Row(_S.NOT_IMPLEMENTED, "work-not-supported", "Groups are not supported"),
 }
 

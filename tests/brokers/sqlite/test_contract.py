@@ -7,6 +7,7 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
+from sampleapp.brokers.shared.deliveries import WorkSettings
 from sampleapp_testing import BrokerContract, WorkContract
 from tests.support.sqlite import new_broker, other_connection
 
@@ -35,7 +36,7 @@ class TestSQLiteBroker(BrokerContract):
 
 
 class TestWorkOfSQLiteBroker(WorkContract):
-    durable = True
+    durable = is_shared = True
 
     @contextmanager
     def new_broker(self):
@@ -45,7 +46,8 @@ class TestWorkOfSQLiteBroker(WorkContract):
             yield self.again(None)
 
     def again(self, broker):
-        return new_broker(self.path, now=lambda: time.time() + self.ahead_s)
+        work = WorkSettings(most_leases=self.most_leases)
+        return new_broker(self.path, work=work, now=lambda: time.time() + self.ahead_s)
 
     async def end_leases(self):
         self.ahead_s += self.lease_s

@@ -536,7 +536,6 @@ def answers_to_workers(action, body, answer, kinds):
     yield raw(full, request_bytes("POST", path, [*JSON, (b"Content-Length", b"1")])).responses(["POST"])[0]
     if action == "pull":
         yield ask(None)
-        yield ask(None, max_leases=0)
         yield ask(None, {"wait": 1}, max_streams=0)
 
 
@@ -580,12 +579,14 @@ ANSWERS = {
     ("HEAD", RECORDS_OF_TOPIC): lambda: answers_of_records("HEAD"),
     ("GET", GROUP): lambda: answers_about_groups("GET"),
     ("HEAD", GROUP): lambda: answers_about_groups("HEAD"),
-    ("POST", f"{GROUP}/pull"): lambda: answers_to_workers("pull", {}, lease_of(), [errors.UnknownTopic]),
+    ("POST", f"{GROUP}/pull"): lambda: answers_to_workers(
+        "pull", {}, lease_of(), [errors.UnknownTopic, errors.TooManyLeases]
+    ),
     ("POST", f"{GROUP}/ack"): lambda: answers_to_workers(
         "ack", LEASE, Acknowledged(accepted=1, released=2, rejected=3), [errors.LeaseLost]
     ),
     ("POST", f"{GROUP}/extend"): lambda: answers_to_workers(
-        "extend", LEASE, Extended(token=b"t", ends_ms=0), [errors.LeaseLost]
+        "extend", LEASE, Extended(token=b"t", ends_ms=0), [errors.LeaseLost, errors.TooManyLeases]
     ),
     ("DELETE", "/topics/{topic}"): answers_to_tombstones,
     ("GET", "/live"): lambda: [WholeService().request("GET", "/live")],

@@ -263,7 +263,6 @@ def test_ids_that_the_lease_does_not_have_are_named_and_it_goes_on(service):
     body = {"lease": LEASE, "accept": ["0-1", "0-2"], "reject": ["0-3"]}
     response = service.ask("ack", body, answer=errors.UnknownIds([(0, 2), (0, 3)]))
     assert pointers(response) == ["/accept/1", "/reject/0"]
-    assert len(service.gateway.work.leases) == 1
 
 
 @pytest.mark.parametrize("action", ["ack", "extend"])
@@ -272,7 +271,6 @@ def test_a_lease_that_has_ended_is_409_which_says_what_is_done(service, action):
     lost = errors.LeaseLost("The time of the lease is over.", done=[(0, 43), (0, 42)])
     document = problem(service.ask(action, {"lease": LEASE}, answer=lost), 409, "lease-lost")
     assert (document["detail"], document["done"]) == ("The time of the lease is over.", ["0-42", "0-43"])
-    assert len(service.gateway.work.leases) == 0
 
 
 @pytest.mark.parametrize("lease", ["", "x", "bGVh!!!!", "\ud800", "\u00e9"])
@@ -385,43 +383,13 @@ def test_one_caller_cannot_take_all_long_polls():
     assert ask(headers=[JSON, by("two")]).sent == b""
 
 
-def test_no_more_leases_are_given_than_the_maximum():
-    service = WorkService(max_leases=1)
-    service.pull()
-    response = service.ask("pull")
+@pytest.mark.parametrize("body", [{}, {"wait": 20}])
+def test_no_more_leases_are_given_than_the_maximum(service, body):
+    response = service.ask("pull", body, answer=errors.TooManyLeases(7))
     document = problem(response, 503, "too-many-leases")
     assert response.headers[b"retry-after"] == b"1"
-    assert document["detail"].startswith("Workers have 1 leases of this instance")
-    assert service.gateway.work.leases.rejections == 1
-    service.ask("ack", {"lease": LEASE}, answer=DONE)
-    assert service.pull().status == 200
-
-
-def test_a_lease_whose_time_is_over_makes_room_for_another():
-    service = WorkService(max_leases=1)
-    service.pull(lasts_ms=30_000)
-    service.clock.advance(29.9)
-    assert service.ask("pull").status == 503
-    service.clock.advance(0.1)
-    assert service.pull(lasts_ms=90_000).status == 200
-
-
-def test_an_extended_lease_stays_one_lease_until_its_new_end():
-    service = WorkService(max_leases=1)
-    service.pull(lasts_ms=30_000)
-    service.ask("extend", {"lease": LEASE}, answer=Extended(token=b"new", ends_ms=NOW_MS + 60_000))
-    service.clock.advance(59.9)
-    assert len(service.gateway.work.leases) == 1
-    service.clock.advance(0.1)
-    assert len(service.gateway.work.leases) == 0
-
-
-def test_a_pull_that_waits_counts_as_a_lease_since_it_may_get_one():
-    service = WorkService(max_leases=1)
-    connection = service.begin("pull", {"wait": 20})
-    problem(service.ask("pull"), 503, "too-many-leases")
-    service.answer(None)
-    assert connection.responses(["POST"])[0].status == 204
+    assert document["detail"].startswith("Workers have 7 leases of this instance")
+    assert service.gateway.work.rejections == 1
     assert service.pull().status == 200
 
 
@@ -462,7 +430,6 @@ def test_a_client_that_goes_before_the_answer_gives_its_messages_back():
     service.answer(lease_of(*(leased(offset, value=b"x" * 300_000) for offset in range(3))))
     connection.lose()
     assert asked(service)[1:] == [("acknowledge", "orders", "billing", b"lease", Verdicts(release=ALL))]
-    assert len(service.gateway.work.leases) == 0
 
 
 def test_messages_that_cannot_be_given_back_wait_for_the_end_of_their_lease(service, no_failure_is_lost):
@@ -508,22 +475,14 @@ def test_when_the_service_stops_pulls_that_wait_get_204_and_later_ones_503(servi
     problem(service.ask("pull"), 503, "stopping")
 
 
-def test_when_the_service_stops_leases_stay_until_they_are_answered(service):
-    service.pull()
+def test_when_the_service_stops_leases_stay_until_they_have_ended(service):
+    service.broker.leases = 1
     stopped = service.gateway.end_waits()
     service.clock.pump([0.5] * 4)
     assert not stopped.called
     assert service.ask("ack", {"lease": LEASE, "accept": "all"}, answer=DONE).status == 200
+    service.broker.leases = 0
     service.clock.advance(0.5)
-    assert stopped.called
-
-
-def test_when_the_service_stops_no_lease_is_waited_for_after_its_end(service):
-    service.pull(lasts_ms=3000)
-    stopped = service.gateway.end_waits()
-    service.clock.pump([0.5] * 5)
-    assert not stopped.called
-    service.clock.pump([0.5] * 2)
     assert stopped.called
 
 

@@ -273,6 +273,11 @@ class KafkaBroker:
         self._subscriptions.add(subscription)
         return subscription
 
+    @property
+    def leases(self) -> int:
+        """See `IWorkBroker.leases`."""
+        return 0 if self._work is None else self._work.leases
+
     def pull(self, topic: str, group: str, *, most: int, wait_s: float) -> Deferred[Lease | None]:
         """See `IWorkBroker.pull`."""
         return self._working(lambda work: work.pull(topic, group, most=most, wait_s=wait_s))

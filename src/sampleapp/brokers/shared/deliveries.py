@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import closing
 from typing import Final, Protocol
 
 from msgspec import Struct
 
-from sampleapp.errors import LeaseLost, UnknownIds
+from sampleapp.errors import LeaseLost, TooManyLeases, UnknownIds
 from sampleapp.model import ALL, Acknowledged, ConsumerRecord, Extended, Lease, LeasedRecord, Verdicts
 
 PULL_BYTES: Final = 1024 * 1024
@@ -57,6 +57,42 @@ class WorkSettings(Struct, frozen=True, kw_only=True):
         return round(1000 * min(self.lease_s, _LONGEST_S))
 
 
+class GivenLeases:
+    """The leases that this instance has given. Transactions change them, one at a time."""
+
+    def __init__(self, settings: WorkSettings) -> None:
+        self.settings: Final = settings
+        self._ends: dict[bytes, int] = {}
+        """When they end, by token: milliseconds since the epoch."""
+
+    def count(self, now_ms: int) -> int:
+        """Count those that have not ended, in any thread."""
+        return sum([ends_ms > now_ms for ends_ms in [*self._ends.values()]])
+
+    def require_room(self, now_ms: int, is_given: Callable[[bytes], bool]) -> None:
+        """
+        Check that one more may be given.
+
+        :param is_given: asked about each, since other processes may have ended it.
+        :raise TooManyLeases: there are too many.
+        """
+        most = self.settings.most_leases
+        if len(self._ends) >= most:
+            self._ends = {
+                token: ends_ms
+                for token, ends_ms in self._ends.items()
+                if ends_ms > now_ms and is_given(token)
+            }
+            if len(self._ends) >= most:
+                raise TooManyLeases(most)
+
+    def replace(self, token: bytes, new_token: bytes, ends_ms: int) -> None:
+        """Remove a lease, if it is there, and add another one that has not ended."""
+        self._ends.pop(token, None)
+        if ends_ms:
+            self._ends[new_token] = ends_ms
+
+
 class GroupRows(Protocol):
     """The messages that were given to a group and are not done, and the position of its next new message."""
 
@@ -72,6 +108,9 @@ class GroupRows(Protocol):
     def given(self, token: bytes, now_ms: int) -> Mapping[int, int]:
         """Return the offsets and attempts of the messages under a lease; none if it has ended."""
 
+    def is_given(self, token: bytes, now_ms: int) -> bool:
+        """Return whether a lease of any group goes on."""
+
     def replace(self, token: bytes, new_token: bytes, ends_ms: int) -> None:
         """Replace a lease by another one, with the same messages."""
 
@@ -85,20 +124,27 @@ class GroupRows(Protocol):
 class Deliveries:
     """One group at one moment: its leases, and what follows from their end."""
 
-    def __init__(self, rows: GroupRows, settings: WorkSettings, *, now_ms: int) -> None:
+    def __init__(self, rows: GroupRows, leases: GivenLeases, *, now_ms: int) -> None:
         """
         :param rows: are changed in place.
+        :param leases: those of this instance, in all groups; are changed in place.
         :param now_ms: the time of day: milliseconds since the epoch.
         """
         self._rows = rows
-        self._most_attempts = settings.attempts
+        self._leases = leases
+        self._most_attempts = leases.settings.attempts
         self._now_ms = now_ms
-        self._ends_ms = now_ms + settings.lease_ms
+        self._ends_ms = now_ms + leases.settings.lease_ms
         self.given_up = 0
         """The number of messages that were given up."""
 
     def pull(self, most: int) -> Lease | None:
-        """Take up to a number of messages; see `sampleapp.interfaces.IWorkBroker.pull`."""
+        """
+        Take up to a number of messages; see `sampleapp.interfaces.IWorkBroker.pull`.
+
+        :raise TooManyLeases: this instance may not give one more.
+        """
+        self._leases.require_room(self._now_ms, lambda token: self._rows.is_given(token, self._now_ms))
         messages = self._again(most)
         left_bytes = PULL_BYTES - sum([each.record.size for each in messages])
         if len(messages) < most and left_bytes > 0:
@@ -108,6 +154,7 @@ class Deliveries:
             return None
         token = secrets.token_bytes(16)
         self._rows.give(token, self._ends_ms, {each.record.offset: each.attempts for each in messages})
+        self._leases.replace(token, token, self._ends_ms)
         return Lease(token=token, ends_ms=self._ends_ms, messages=messages)
 
     def acknowledge(self, token: bytes, verdicts: Verdicts) -> Acknowledged:
@@ -121,7 +168,7 @@ class Deliveries:
         accepted, released, rejected = verdicts_by_id(verdicts, given)
         spent = [each for each in released if given[each] >= self._most_attempts]
         self._rows.remove([offset for _, offset in (*accepted, *rejected, *spent)])
-        self._rows.replace(token, token, 0)
+        self._replace(token, token, 0)
         self.given_up += len(spent)
         return Acknowledged(
             accepted=len(accepted), released=len(released), rejected=len(rejected), given_up=len(spent)
@@ -135,7 +182,7 @@ class Deliveries:
         """
         self._given(token)
         extended = Extended(token=secrets.token_bytes(16), ends_ms=self._ends_ms)
-        self._rows.replace(token, extended.token, extended.ends_ms)
+        self._replace(token, extended.token, extended.ends_ms)
         return extended
 
     def backlog(self) -> int:
@@ -159,6 +206,10 @@ class Deliveries:
                     break
         self._rows.remove(done)
         return messages
+
+    def _replace(self, token: bytes, new_token: bytes, ends_ms: int) -> None:
+        for each in (self._rows, self._leases):
+            each.replace(token, new_token, ends_ms)
 
     def _given(self, token: bytes) -> Mapping[int, int]:
         given = self._rows.given(token, self._now_ms)

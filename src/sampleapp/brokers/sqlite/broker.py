@@ -243,6 +243,11 @@ class SQLiteBroker:
         """See `IBroker.follow`."""
         return self._reader.follow(topic=topic, observer=observer, start=start, partition=partition)
 
+    @property
+    def leases(self) -> int:
+        """See `IWorkBroker.leases`."""
+        return self._store.leases()
+
     def pull(self, topic: str, group: str, *, most: int, wait_s: float) -> Deferred[Lease | None]:
         """See `IWorkBroker.pull`. It is also told within 0.2 s of what other processes have stored."""
         return self._in_time(self._work.pull(topic, group, most=most, wait_s=wait_s), wait_s)

@@ -10,7 +10,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any, TypeGuard, TypeVar
 
-from sampleapp.brokers.shared.deliveries import WorkSettings
+from sampleapp.brokers.shared.deliveries import GivenLeases, WorkSettings
 from sampleapp.brokers.shared.following import Page
 from sampleapp.brokers.shared.idempotency import IdempotencySettings
 from sampleapp.brokers.shared.work import Operation, run_all
@@ -97,7 +97,7 @@ class Store:
         """The size of the write-ahead log when a transaction was last committed; 0 before the first one."""
         self._patience_s = patience_s
         self._identity_window_ms = round(min(1000 * identity_window_s, _LONGEST_WINDOW_MS))
-        self._work_settings = work
+        self._leases = GivenLeases(work)
         self._now = now
         self._connection: sqlite3.Connection | None = None
         self._recent_ids = RecentIds()
@@ -153,10 +153,13 @@ class Store:
 
         def run(connection: sqlite3.Connection) -> list[tuple[Any, int]]:
             # Inside of the transaction, since waiting for the lock may take seconds.
-            now_ms = int(1000 * self._now())
-            return run_all(operations, partial(find_group, connection, self._work_settings, now_ms))
+            return run_all(operations, partial(find_group, connection, self._leases, self._now_ms()))
 
         return self._transaction(run)
+
+    def leases(self) -> int:
+        """Count the leases of this process that go on, in any thread; see `IWorkBroker.leases`."""
+        return self._leases.count(self._now_ms())
 
     def forget_some(self) -> bool:
         """
@@ -269,7 +272,10 @@ class Store:
         return fault
 
     def _window(self) -> Window:
-        return Window(now_ms=int(1000 * self._now()), window_ms=self._identity_window_ms)
+        return Window(now_ms=self._now_ms(), window_ms=self._identity_window_ms)
+
+    def _now_ms(self) -> int:
+        return int(1000 * self._now())
 
     def _release(self, *, may_checkpoint: bool = True) -> None:
         connection, self._connection = self._connection, None

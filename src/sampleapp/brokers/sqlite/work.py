@@ -9,7 +9,7 @@ from typing import Final, cast
 
 from msgspec import Struct
 
-from sampleapp.brokers.shared.deliveries import Deliveries, WorkSettings
+from sampleapp.brokers.shared.deliveries import Deliveries, GivenLeases
 from sampleapp.brokers.shared.following import NO_SUCH_TOPIC
 from sampleapp.brokers.sqlite.database import statements
 from sampleapp.brokers.sqlite.rows import find_topic, page, record_at, uid_of
@@ -27,6 +27,7 @@ _FREE: Final = (
     "SELECT offset, attempts FROM work_delivery WHERE group_id = ? AND ends_ms <= ? ORDER BY ends_ms, offset"
 )
 _GIVEN: Final = "SELECT offset, attempts FROM work_delivery WHERE lease = ? AND group_id = ? AND ends_ms > ?"
+_IS_GIVEN: Final = "SELECT 1 FROM work_delivery WHERE lease = ? AND ends_ms > ?"
 _FIRST: Final = "SELECT min(offset) FROM record WHERE topic_id = ? AND offset >= ?"
 _COUNT: Final = (
     "SELECT count(*) FROM work_delivery WHERE group_id = ? AND (ends_ms > ? OR attempts < ?)"
@@ -35,7 +36,7 @@ _COUNT: Final = (
 
 
 def find_group(
-    connection: sqlite3.Connection, settings: WorkSettings, now_ms: int, key: tuple[str, str], *, create: bool
+    connection: sqlite3.Connection, leases: GivenLeases, now_ms: int, key: tuple[str, str], *, create: bool
 ) -> Deliveries | None:
     """
     Find a group; see `sampleapp.brokers.shared.work.FindGroup`.
@@ -52,7 +53,7 @@ def find_group(
     if create:
         for statement in () if has_tables else statements("work.sql"):
             connection.execute(statement)
-        connection.execute(_CREATE, (uid, group, settings.lease_ms))
+        connection.execute(_CREATE, (uid, group, leases.settings.lease_ms))
     row = connection.execute(_GROUP, (uid, group)).fetchone() if has_tables or create else None
     if row is None:
         return None
@@ -61,7 +62,7 @@ def find_group(
         # They were given before the clock was set back, and would last until it is there again.
         connection.execute(_SHORTEN, (now_ms + lease_ms, group_id, now_ms + lease_ms))
     rows = _GroupRows(connection, topic, topic_id, end, group_id, next_offset)
-    return Deliveries(rows, settings, now_ms=now_ms)
+    return Deliveries(rows, leases, now_ms=now_ms)
 
 
 class _GroupRows(Struct):
@@ -109,6 +110,10 @@ class _GroupRows(Struct):
     def given(self, token: bytes, now_ms: int) -> Mapping[int, int]:
         """See `GroupRows.given`."""
         return dict(self.connection.execute(_GIVEN, (token, self.group_id, now_ms)))
+
+    def is_given(self, token: bytes, now_ms: int) -> bool:
+        """See `GroupRows.is_given`."""
+        return self.connection.execute(_IS_GIVEN, (token, now_ms)).fetchone() is not None
 
     def replace(self, token: bytes, new_token: bytes, ends_ms: int) -> None:
         """See `GroupRows.replace`."""

@@ -748,6 +748,7 @@ EXTEND: Final = replace(
     rejections=(
         *_OF_WORK,
         errors.LeaseLost,
+        errors.TooManyLeases,
         errors.MalformedMessage,
         errors.InvalidWorkRequest,
         request_errors.NotJSON,
@@ -763,6 +764,7 @@ ACKNOWLEDGE: Final = replace(
     ),
     bodies=(Content("application/json", AckRequest, "One is done", {**_LEASE, "accept": ["0-42"]}),),
     successes=(_json("The lease has ended.", AckCounts),),
+    rejections=tuple(kind for kind in EXTEND.rejections if kind is not errors.TooManyLeases),
 )
 PULL: Final = replace(
     EXTEND,
@@ -782,7 +784,6 @@ PULL: Final = replace(
     rejections=(
         *(kind for kind in EXTEND.rejections if kind is not errors.LeaseLost),
         errors.UnknownTopic,
-        request_errors.TooManyLeases,
         request_errors.TooManyStreams,
     ),
 )

@@ -101,7 +101,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     """The most streams, and the most waiting pages, of a caller without a limit of its own."""
 
     max_leases: int = 200
-    """The most leases of this instance that workers may have at once, waiting pulls included."""
+    """The most leases of this instance that workers may have at once."""
 
     max_followed_topics: int = 1_000
     """The most topics that streams and waiting pages read at once."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from http import HTTPStatus
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 
 from sampleapp.access import AccessError
@@ -18,8 +19,8 @@ from sampleapp.errors import (
     BrokerStopped,
     Fault,
     InvalidParameters,
-    LeaseLost,
     SampleAppError,
+    TooManyLeases,
     UnknownIds,
     WorkNotSupported,
     forget_frames,
@@ -49,16 +50,16 @@ from sampleapp.web.read.registry import OpenStream, OpenStreams, StreamKind
 from sampleapp.web.responses import Response, json_line
 from sampleapp.web.routing import Variant
 from sampleapp.web.server import Limits, Request
-from sampleapp.web.work.leases import Leases, WorkCounts
+from sampleapp.web.work.counts import WorkCounts
 
 _ENCODED_AT_ONCE: Final = 256 * 1024
 """Bytes of messages that are encoded in one turn of the reactor, with `_MESSAGE_BYTES` for each."""
 _MESSAGE_BYTES: Final = 1024
 _ENDED_AT_ONCE: Final = 20
 """Pulls that are answered in one turn of the reactor when the service stops: two milliseconds."""
+_LOOK_S: Final = 0.5
+"""How often the number of leases is checked while the service stops."""
 _HEADERS: Final = ((b"Content-Type", b"application/json"), (b"Cache-Control", b"no-store"))
-
-T = TypeVar("T")
 
 
 class _WaitingPull(OpenStream):
@@ -125,20 +126,20 @@ class WorkGroups:
         slices: TimeSlices,
         clock: IReactorTime,
         limits: Limits,
-        now: Callable[[], float],
     ) -> None:
         """
         :param broker: gives messages if it provides `IWorkBroker`.
         :param streams: limits the number of pulls that wait.
         :param slices: for encoding many messages.
-        :param now: returns the time of day, in seconds since the epoch.
         """
         self._broker_of_groups: IWorkBroker | None = IWorkBroker(broker, None)
         self._streams = streams
         self._slices = slices
         self._clock = clock
-        self.leases: Final = Leases(limits.max_leases, now=now)
-        """The leases of this instance."""
+        self.max_leases: Final = limits.max_leases
+        """The most leases of this instance; the broker rejects more."""
+        self.rejections = 0
+        """Pulls that were rejected since the start, because of that limit."""
         self.counts: Final = WorkCounts()
         """The numbers of messages."""
         self._backlogs: dict[tuple[str, str], int] = {}
@@ -164,7 +165,13 @@ class WorkGroups:
             await self._slices.next()
             for _ in range(min(_ENDED_AT_ONCE, len(self._waiting))):
                 self._waiting.pop().end("drain")
-        await self.leases.wait_until_ended(self._clock)
+        while self.leases:
+            await deferLater(self._clock, _LOOK_S)
+
+    @property
+    def leases(self) -> int:
+        """The leases of this instance that go on."""
+        return 0 if self._broker_of_groups is None else self._broker_of_groups.leases
 
     def backlogs(self) -> Mapping[tuple[str, str], int]:
         """Return the last known backlogs by topic and group, and ask the broker for new ones."""
@@ -214,16 +221,17 @@ class WorkGroups:
             request.reservation.require_room(self._room)
         wait_s = 0 if request.client_has_finished else wanted.wait
         pull = partial(self._broker.pull, topic, group, most=wanted.max, wait_s=wait_s)
-        with self.leases.pulling():
+        try:
             lease = await (self._wait(request, f"{topic}/{group}", pull) if wait_s else pull())
-            if lease is None:
-                return Response(HTTPStatus.NO_CONTENT, _HEADERS[1:])
-            self.leases.add(lease.token, lease.ends_ms)
+        except TooManyLeases:
+            self.rejections += 1
+            raise
+        if lease is None:
+            return Response(HTTPStatus.NO_CONTENT, _HEADERS[1:])
         self.counts.add(topic, group, given=len(lease.messages))
         try:
             return await self._encode(request, lease)
         except (CancelledError, SampleAppError):
-            self.leases.discard(lease.token)
             giving_back = self._broker.acknowledge(topic, group, lease.token, Verdicts(release=ALL))
             giving_back.addCallbacks(partial(self.counts.add_done, topic, group), _leave)
             raise
@@ -272,7 +280,7 @@ class WorkGroups:
         results = _read(request, AckRequest)
         token = token_of(results.lease)
         try:
-            done = await self._ended(token, self._broker.acknowledge(topic, group, token, results.verdicts))
+            done = await self._broker.acknowledge(topic, group, token, results.verdicts)
         except UnknownIds as error:
             raise results.naming(error.ids) from error
         self.counts.add_done(topic, group, done)
@@ -280,19 +288,8 @@ class WorkGroups:
 
     async def _extend(self, request: Request, topic: AuthorizedTopic, group: str) -> Response:
         token = token_of(_read(request, ExtendRequest).lease)
-        extended = await self._ended(token, self._broker.extend(topic, group, token))
-        self.leases.add(extended.token, extended.ends_ms)
+        extended = await self._broker.extend(topic, group, token)
         return _response(new_lease(extended.token, extended.ends_ms))
-
-    async def _ended(self, token: bytes, ending: Deferred[T]) -> T:
-        """Wait for the end of a lease."""
-        try:
-            result = await ending
-        except LeaseLost:
-            self.leases.discard(token)
-            raise
-        self.leases.discard(token)
-        return result
 
 
 def _response(value: object) -> Response:

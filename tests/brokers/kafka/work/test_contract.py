@@ -26,6 +26,14 @@ STEP_S = 0.02
 class ManyTopics(Cluster):
     """A cluster whose topics all have ids."""
 
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.topics.clear()
+        self.has_readers = True
+        self.is_going_on = False
+        for node_id in self.brokers:
+            self.configs[OF_BROKER, f"{node_id}"] = {"group.share.delivery.count.limit": "5"}
+
     def known_to(self, node_id, topic=""):
         logs = self.topics.get(topic, {})
         return (uuid5(NAMESPACE_OID, topic) if logs else None), logs
@@ -35,19 +43,15 @@ class ManyTopics(Cluster):
 class SimulatedBroker(PromptBroker):
     """A broker whose time goes on with the reactor, and faster."""
 
-    def __init__(self):
+    def __init__(self, cluster, *, most_leases):
         super().__init__()
-        self.cluster = ManyTopics(brokers=(1, 2))
-        self.cluster.topics.clear()
-        self.cluster.has_readers = True
-        for node_id in self.cluster.brokers:
-            self.cluster.configs[OF_BROKER, f"{node_id}"] = {"group.share.delivery.count.limit": "5"}
+        self.cluster = cluster
         began_s = time.time()
         self.work = GroupWork(
             client=self.cluster.new_client(),
             clock=self.cluster.clock,
             now=lambda: began_s + self.cluster.clock.seconds(),
-            most_leases=200,
+            most_leases=most_leases,
         )
         self.going_on = LoopingCall(self.cluster.run, STEP_S)
         self.going_on.clock = reactor
@@ -55,8 +59,14 @@ class SimulatedBroker(PromptBroker):
         self.pull, self.acknowledge = self.work.pull, self.work.acknowledge
         self.extend, self.backlog = self.work.extend, self.work.backlog
 
+    @property
+    def leases(self):
+        return self.work.leases
+
     def start(self):
-        self.going_on.start(0.001)
+        if not self.cluster.is_going_on:
+            self.cluster.is_going_on = True
+            self.going_on.start(0.001)
 
     def publish(self, record):
         if record.topic not in self.cluster.topics:
@@ -79,12 +89,16 @@ class SimulatedBroker(PromptBroker):
 
 
 class TestWorkOnSimulatedKafka(WorkContract):
+    is_shared = True
+
     @contextmanager
     def new_broker(self):
-        broker = SimulatedBroker()
-        self.cluster = broker.cluster
-        yield broker
+        self.cluster = ManyTopics(brokers=(1, 2))
+        yield self.again(None)
         assert self.cluster.share_groups.sessions == {}
+
+    def again(self, broker):
+        return SimulatedBroker(self.cluster, most_leases=self.most_leases)
 
     async def end_leases(self):
         self.cluster.run(31)

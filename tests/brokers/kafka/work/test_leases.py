@@ -22,6 +22,7 @@ from sampleapp.errors import (
     BrokerUnavailable,
     LeaseLost,
     OutcomeUnknown,
+    TooManyLeases,
     TopicNotAuthorized,
     UnknownIds,
     UnknownTopic,
@@ -192,7 +193,7 @@ def test_an_instance_without_room_does_not_end_a_lease_that_it_cannot_extend(clu
     full = Instance(cluster, most_leases=1)
     full.pull()
     lease = one.pull(2)
-    assert isinstance(full.extend(lease.token), BrokerUnavailable)
+    assert isinstance(full.extend(lease.token), TooManyLeases)
     assert one.acknowledge(lease.token).accepted == 2
 
 
@@ -397,7 +398,7 @@ def test_connections_of_leases_that_other_instances_have_ended_are_used_when_the
 ):
     one = Instance(cluster, most_leases=2)
     leases = [one.pull() for _ in range(2)]
-    assert isinstance(one.pull(), BrokerUnavailable)
+    assert isinstance(one.pull(), TooManyLeases)
     two.acknowledge(leases[0].token)
     assert offsets(one.pull()) == [2]
     assert len(one.client.connections) == 2

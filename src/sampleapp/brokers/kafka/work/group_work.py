@@ -67,12 +67,17 @@ class GroupWork:
         self._client = client
         leaders = Leaders(client=client, clock=clock)
         # Those of leases that have ended are ended within some seconds, and groups that wait have one, too.
-        most_sessions = most_leases + most_leases // 4
+        most_sessions = most_leases + max(1, most_leases // 4)
         pool = ConnectionPool(client=client, most=most_sessions, clock=clock)
         self._topics = Topics(client=client, clock=clock)
         self._groups = Groups(client=client, leaders=leaders, clock=clock)
         self._sessions = Sessions(
-            client=client, pool=pool, clock=clock, now=now, max_batch_bytes=max_batch_bytes
+            client=client,
+            pool=pool,
+            clock=clock,
+            now=now,
+            most_leases=most_leases,
+            max_batch_bytes=max_batch_bytes,
         )
         self._pulls = Pulls(topics=self._topics, groups=self._groups, sessions=self._sessions, clock=clock)
         self._is_stopped = False
@@ -81,6 +86,11 @@ class GroupWork:
     def given_up(self) -> int:
         """The messages that were given up after their last attempt, since the start, as far as is known."""
         return self._sessions.given_up
+
+    @property
+    def leases(self) -> int:
+        """See `sampleapp.interfaces.IWorkBroker.leases`."""
+        return self._sessions.leases
 
     def pull(self, topic: str, group: str, *, most: int, wait_s: float) -> Deferred[Lease | None]:
         """See `sampleapp.interfaces.IWorkBroker.pull`."""

@@ -32,7 +32,14 @@ from sampleapp.brokers.kafka.work.lease_tokens import LeaseToken, acknowledgemen
 from sampleapp.brokers.shared.deliveries import LEASE_LOST, PULL_BYTES, verdicts_by_id
 from sampleapp.brokers.shared.work import NOT_KNOWN
 from sampleapp.concurrency.slices import TimeSlices
-from sampleapp.errors import BrokerUnavailable, LeaseLost, OutcomeUnknown, PublishError, WorkError
+from sampleapp.errors import (
+    BrokerUnavailable,
+    LeaseLost,
+    OutcomeUnknown,
+    PublishError,
+    TooManyLeases,
+    WorkError,
+)
 from sampleapp.model import Acknowledged, Extended, Lease, Verdicts
 
 R = TypeVar("R", ShareAcknowledged, ShareFetched)
@@ -143,24 +150,35 @@ class Sessions:
         pool: ConnectionPool,
         clock: IReactorTime,
         now: Callable[[], float],
+        most_leases: int,
         max_batch_bytes: int,
     ) -> None:
         """
         :param client: for requests about the leases of other instances.
         :param now: returns the time of day, in seconds since the epoch.
+        :param most_leases: the most leases at a time.
         :param max_batch_bytes: maximum size of a batch after decompression.
         """
         self._client = client
         self._pool = pool
         self._clock = clock
         self._now = now
+        self._most_leases = most_leases
         self._max_batch_bytes = max_batch_bytes
         self._slices = TimeSlices(clock)
         self._leased: dict[bytes, Session] = {}
         """The sessions that have a lease of this instance, by member, the oldest first."""
+        self._going_on: set[Session] = set()
+        """The sessions that are not over, with those that have no lease yet."""
         self._ending: set[Deferred[None]] = set()
         self.given_up = 0
         """The messages that were given up after their last attempt, since the start, as far as is known."""
+
+    @property
+    def leases(self) -> int:
+        """The number of leases that have not ended, as far as this instance knows."""
+        now_ms = self._now_ms()
+        return sum([each.ends_ms > now_ms for each in self._leased.values()])
 
     async def fetch(
         self,
@@ -228,6 +246,7 @@ class Sessions:
             return
         session.is_over = True
         self._forget(session)
+        self._going_on.discard(session)
         ending = Deferred.fromCoroutine(self._end(session, error, may_be_moved=may_be_moved))
         self._ending.add(ending)
         ending.addErrback(self._log_failure)
@@ -416,16 +435,23 @@ class Sessions:
         """
         Make a session, which begins with its first fetch. It must be leased, or ended.
 
-        :raise BrokerUnavailable: there are too many, or the broker is not in the cluster.
+        :raise TooManyLeases: or `BrokerUnavailable`, if the broker is not in the cluster.
         """
-        if self._pool.is_full:
+        if self._is_full:
             await self._free_some()
-        if self._pool.is_full:
-            raise BrokerUnavailable("Too many leases are out at this instance of the service.")
+        if self._is_full:
+            raise TooManyLeases(self._most_leases)
         connection = self._pool.take(member.node_id)
         if connection is None:
             raise BrokerUnavailable("The broker is not in the cluster now.")
-        return Session(member, connection)
+        session = Session(member, connection)
+        self._going_on.add(session)
+        return session
+
+    @property
+    def _is_full(self) -> bool:
+        # Each may get a lease at any moment.
+        return self._pool.is_full or len(self._going_on) >= self._most_leases
 
     async def _free_some(self) -> None:
         """Find sessions that other instances have ended."""
