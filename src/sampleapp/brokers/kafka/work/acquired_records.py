@@ -61,6 +61,9 @@ async def decode(
                 elif isinstance(each, ConsumerRecord):
                     if each.offset in counts:
                         found.messages.append(LeasedRecord(each, counts.pop(each.offset)))
+                        # A batch has many more records than are acquired of it.
+                        if not counts:
+                            break
                 else:
                     is_read = not isinstance(each, TooLargeBatch)
                     end = each if isinstance(each, int) else each.next_offset
