@@ -90,6 +90,7 @@ def test_the_end_of_each_message_is_counted():
         "messages: perhaps done": 2,
     }
     assert counts["messages given by Java"] == 3
+    assert counts["seconds until a message came again, at most"] == 6
     assert counts["acknowledgements of gateways: 409"] == 3
 
 

@@ -49,6 +49,7 @@ def count_work(history: WorkHistory, topic: Topic) -> Counter[str]:
     for place in checker.places:
         counts[f"messages: {checker.end_of(place)}"] += 1
     counts["deliveries that had to be one after the other"] = checker.count_strict()
+    counts["seconds until a message came again, at most"] = round(checker.longest_s())
     return counts
 
 
@@ -140,6 +141,17 @@ class _Checker:
             not self._has_trouble(first, second.ended_s)
             for deliveries in self._deliveries.values()
             for first, second in pairwise(deliveries)
+        )
+
+    def longest_s(self) -> float:
+        """The longest time between two deliveries of a message."""
+        return max(
+            (
+                second.ended_s - first.ended_s
+                for deliveries in self._deliveries.values()
+                for first, second in pairwise(deliveries)
+            ),
+            default=0.0,
         )
 
     def _check_pair(self, first: Held, second: Held, place: Place) -> Iterator[str]:
