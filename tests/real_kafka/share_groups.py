@@ -109,10 +109,14 @@ class ShareGroup:
         assert ask(wire, request).error == ErrorCode.NONE
 
     def lag(self):
-        """Count the records of partition 0 that are not done; -1 before any was acknowledged."""
+        """
+        Count the records of partition 0 that are not done.
+
+        :return: -1 before any was acknowledged; ``None`` if the group has no state.
+        """
         with connected(self.coordinator) as wire:
             described = ask(wire, DescribeShareGroupOffsetsRequest(group=self.name))
-        return described.lags[self.topic][0]
+        return described.lags.get(self.topic, {}).get(0)
 
 
 class Session:

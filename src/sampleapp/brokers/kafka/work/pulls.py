@@ -54,8 +54,8 @@ _NEW: Final = ErrorCode.UNKNOWN_SERVER_ERROR
 class _Pull(Struct, eq=False):
     """A pull that has no result yet, unless its caller has gone."""
 
-    topic: str
-    group: str
+    key: tuple[str, str]
+    """The topic and the group."""
     most: int
     ends_s: float
     result: Deferred[Lease | None]
@@ -63,10 +63,6 @@ class _Pull(Struct, eq=False):
     """True for a pull that waits for messages if there are none."""
     view: TopicView | None = None
     """The last known state of the topic."""
-
-    @property
-    def key(self) -> tuple[str, str]:
-        return self.topic, self.group
 
 
 class Pulls:
@@ -101,7 +97,7 @@ class Pulls:
     def pull(self, topic: str, group: str, *, most: int, wait_s: float) -> Deferred[Lease | None]:
         """See `sampleapp.interfaces.IWorkBroker.pull`."""
         # Without a canceller, it ignores the result after it is cancelled.
-        pull = _Pull(topic, group, most, self._clock.seconds() + wait_s, Deferred(), wait_s > 0)
+        pull = _Pull((topic, group), most, self._clock.seconds() + wait_s, Deferred(), wait_s > 0)
         if pull.waits:
             timer = self._clock.callLater(wait_s, self._end_wait, pull)
             pull.result.addBoth(self._ended, pull, timer)
@@ -113,7 +109,7 @@ class Pulls:
         self._is_stopped = True
         for line in [*self._waiting.values()]:
             for pull in [*line]:
-                pull.result.callback(None)
+                self._end_wait(pull)
 
     def wait_until_idle(self) -> Deferred[Any]:
         """Wait until no attempt and no fetch is under way."""
@@ -178,18 +174,12 @@ class Pulls:
         deadline_s = self._clock.seconds() + _READY_S
         max_age_s, wait_ms = _METADATA_AGE_S, 0
         while True:
-            pull.view = await self._view(pull.topic, max_age_s=max_age_s)
+            pull.view = await self._topics.get(pull.key[0], max_age_s=max_age_s)
             lease, errors = await self._ask_nodes(pull, pull.view, wait_ms=wait_ms)
             if lease is not None or not errors:
                 return lease
             await self._mend(pull.key, pull.view, errors, is_late=self._clock.seconds() >= deadline_s)
             max_age_s, wait_ms = 0, _FIRST_WAIT_MS
-
-    async def _view(self, topic: str, *, max_age_s: float) -> TopicView:
-        view = await self._topics.get(topic, max_age_s=max_age_s)
-        if view.topic_id is None:
-            raise WorkNotSupported(NOT_SUPPORTED)
-        return view
 
     async def _ask_nodes(
         self, pull: _Pull, view: TopicView, *, wait_ms: int
@@ -244,7 +234,8 @@ class Pulls:
         most_attempts = await self._groups.most_attempts(key[1])
         if self._is_stopped:
             raise BrokerStopped("The service is stopping.")
-        assert view.topic_id is not None  # noqa: S101 -- `_view` has checked it
+        if view.topic_id is None:
+            raise WorkNotSupported(NOT_SUPPORTED)
         member = Member(
             node_id=node_id,
             group=key[1],
@@ -284,7 +275,7 @@ class Pulls:
     async def _run_watch(self, key: tuple[str, str], node_id: int) -> None:
         while self._waiting.get(key) and not self._is_stopped:
             try:
-                view = await self._view(key[0], max_age_s=_METADATA_AGE_S)
+                view = await self._topics.get(key[0], max_age_s=_METADATA_AGE_S)
                 self._watch(key, view)
                 nodes = _nodes(view)
                 if node_id in nodes:

@@ -126,8 +126,6 @@ class Session(Struct, eq=False):
     lease: LeaseToken | None = None
     """That of its messages, if they are not acknowledged."""
     timer: IDelayedCall | None = None
-    is_over: bool = False
-    """True if it has ended, or is being ended: its connection is not that of this session any more."""
 
 
 class Sessions:
@@ -169,7 +167,7 @@ class Sessions:
         self._leased: dict[bytes, Session] = {}
         """The sessions that have a lease of this instance, by member, the oldest first."""
         self._going_on: set[Session] = set()
-        """The sessions that are not over, with those that have no lease yet."""
+        """The sessions that are not being ended, with those that have no lease yet; they own a connection."""
         self._ending: set[Deferred[None]] = set()
         self.given_up = 0
         """The messages that were given up after their last attempt, since the start, as far as is known."""
@@ -242,11 +240,10 @@ class Sessions:
         :param error: why nothing needs to be sent: an answer of the broker, or a lost connection.
         :param may_be_moved: true if another instance may have taken it over, or ended it.
         """
-        if session is None or session.is_over:
+        if session not in self._going_on:
             return
-        session.is_over = True
+        self._going_on.remove(session)
         self._forget(session)
-        self._going_on.discard(session)
         ending = Deferred.fromCoroutine(self._end(session, error, may_be_moved=may_be_moved))
         self._ending.add(ending)
         ending.addErrback(self._log_failure)
