@@ -325,6 +325,21 @@ def test_messages_are_given_up_when_nobody_answers_after_their_last_attempt(clus
     assert one.work.given_up == 2
 
 
+def test_no_session_goes_on_once_another_instance_has_answered_an_acknowledgement(cluster, one, two):
+    lease = one.pull()
+    is_ending = iter([False])
+
+    def slow_to_end():
+        if next(is_ending, True) and not cluster.silent:
+            cluster.silent = {1}
+            cluster.clock.callLater(3, cluster.silent.clear)
+        return Fate.ANSWERED
+
+    cluster.fates[ShareAcknowledgeRequest] = slow_to_end
+    assert counts(two.acknowledge(lease.token)) == (1, 0, 0, 0)
+    assert cluster.share_groups.sessions == {}
+
+
 def test_messages_that_another_instance_has_accepted_are_not_given_up(cluster, one, two):
     cluster.configs[4, "1"] = {"group.share.delivery.count.limit": "5"}
     for _ in range(4):

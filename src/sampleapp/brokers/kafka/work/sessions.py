@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final, TypeVar
 from uuid import UUID
 
@@ -265,7 +266,7 @@ class Sessions:
         answer = await self._answer(member, session, token, types)
         if session is not None:
             session.lease = None
-        self._finish(member, session)
+        await self._finish(member, session)
         lost = {each: code for each in token.runs if (code := answer.errors.get(each, _UNKNOWN))}
         if any(code not in _LOST for code in lost.values()):
             raise OutcomeUnknown(NOT_KNOWN)
@@ -376,7 +377,7 @@ class Sessions:
         if not answer.error:
             if types and self._now_ms() > token.ends_ms + _MARGIN_MS:
                 # It may have come after the lock has ended: see `_check_end`.
-                self._finish(member, session)
+                await self._finish(member, session)
                 raise OutcomeUnknown(NOT_KNOWN)
             return answer
         # Another call may have used the epoch, or ended the session.
@@ -393,14 +394,15 @@ class Sessions:
             if node_id not in self._client.node_ids():
                 raise LeaseLost(LEASE_LOST)
 
-    def _finish(self, member: Member, session: Session | None) -> None:
-        """End the session of a lease that was acknowledged."""
+    async def _finish(self, member: Member, session: Session | None) -> None:
+        """End the session of a lease that was acknowledged; also that of another instance has ended then."""
         if session is not None:
             self.end(session)
             return
-        ending = self._client.request(member.node_id, member.request(END_SHARE_SESSION), timeout_s=TIMEOUT_S)
+        request = member.request(END_SHARE_SESSION)
         # If this fails, the owner of the connection ends it.
-        ending.addErrback(lambda failure: failure.trap(RequestFailed) and None)
+        with suppress(RequestFailed):
+            await self._client.request(member.node_id, request, timeout_s=TIMEOUT_S)
 
     async def _taken_over(self, member: Member, token: LeaseToken) -> Session:
         """
