@@ -28,14 +28,14 @@ var client = http.Client{Timeout: 60 * time.Second}
 var group string
 
 // Send a request again while the service is away or busy.
-func post(action string, body any) (int, []byte) {
-	content, err := json.Marshal(body)
+func post(action string, value any) (int, []byte) {
+	body, err := json.Marshal(value)
 	if err != nil {
 		log.Fatal(err)
 	}
 	for {
 		pause := 1
-		response, err := client.Post(group+action, "application/json", bytes.NewReader(content))
+		response, err := client.Post(group+action, "application/json", bytes.NewReader(body))
 		if err == nil {
 			text, err := io.ReadAll(response.Body)
 			response.Body.Close()

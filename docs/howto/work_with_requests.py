@@ -8,6 +8,7 @@ from typing import Any
 import requests
 
 AGAIN = {429, 502, 503, 504}
+SERVICE = "http://127.0.0.1:8080/"
 
 
 def post(url: str, body: dict[str, Any]) -> requests.Response:
@@ -31,7 +32,7 @@ def bill(message: dict[str, Any]) -> bool:
     return True
 
 
-def main(url: str = "http://127.0.0.1:8080/", name: str = "billing", count: str = "inf") -> None:
+def main(url: str = SERVICE, name: str = "billing", count: str = "inf") -> None:
     """Work until a number of messages is done."""
     group = f"{url}topics/orders/groups/{name}"
     left = float(count)
