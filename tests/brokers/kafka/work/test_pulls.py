@@ -107,6 +107,38 @@ def test_a_fetch_that_waits_does_not_outlast_the_pulls(cluster, one):
     assert attempts(one.pull()) == [1]
 
 
+@pytest.fixture
+def two_nodes(cluster):
+    """An instance that has read both partitions, each led by another node."""
+    cluster.brokers = (1, 2)
+    cluster.add_partitions(1)
+    cluster.logs[1].append(b"first")
+    instance = Instance(cluster)
+    for _ in range(2):
+        instance.acknowledge(instance.pull(5).token)
+    return instance
+
+
+def test_a_message_that_comes_to_another_node_after_a_pull_has_ended_loses_no_attempt(cluster, two_nodes):
+    waiting = two_nodes.begin_pull(wait_s=20)
+    cluster.run(3.1)
+    cluster.logs[0].append(b"for this pull")
+    two_nodes.acknowledge(two_nodes.result(waiting, within_s=0.2).token)
+    cluster.logs[1].append(b"for the next one")
+    cluster.run(0.5)
+    assert attempts(two_nodes.pull()) == [1]
+
+
+def test_a_message_that_no_pull_wants_is_free_for_other_instances_after_a_second(cluster, two_nodes):
+    waiting = two_nodes.begin_pull(wait_s=20)
+    cluster.run(3.1)
+    cluster.logs[0].append(b"for this pull")
+    two_nodes.acknowledge(two_nodes.result(waiting, within_s=0.2).token)
+    cluster.logs[1].append(b"for another instance")
+    cluster.run(0.5)
+    assert attempts(Instance(cluster).pull(wait_s=1.2)) == [2]
+
+
 def test_a_pull_gets_no_more_than_it_has_asked_for_when_the_one_before_it_has_gone(cluster, one):
     many, few = one.begin_pull(5, wait_s=20), one.begin_pull(1, wait_s=20)
     cluster.run(3.05)

@@ -41,6 +41,8 @@ _PATIENCE_S: Final = 1.0
 _FAILED_S: Final = 5.0
 """Seconds for which a node that has failed is not asked, if there are others."""
 _WATCH_RETRY_S: Final = 0.5
+_UNCLAIMED_S: Final = 1.0
+"""Seconds for which messages that came for nobody wait for a pull: a release would cost them an attempt."""
 _WAIT_MS: Final = 1000
 """
 How long a broker keeps a fetch, in milliseconds.
@@ -85,6 +87,8 @@ class Pulls:
         self._clock = clock
         self._waiting: dict[tuple[str, str], dict[_Pull, None]] = {}
         """The lines of groups in which pulls wait, by topic and group."""
+        self._unclaimed: dict[tuple[str, str], list[Lease]] = {}
+        """Leases that no pull has, by topic and group."""
         self._watched: set[tuple[tuple[str, str], int]] = set()
         """The groups and nodes with a fetch that waits."""
         self._running: set[Deferred[None]] = set()
@@ -136,9 +140,9 @@ class Pulls:
             pull.result.callback(None)
 
     async def _try(self, pull: _Pull) -> None:
-        found: Lease | Exception | None = None
+        found: Lease | Exception | None = self._claim(pull)
         try:
-            found = await self._attempt(pull)
+            found = found or await self._attempt(pull) or self._claim(pull)
         except (PublishError, WorkError) as error:
             found = None if self._is_stopped else error
         except Exception:  # noqa: BLE001 -- after any error, the caller gets a response
@@ -150,9 +154,25 @@ class Pulls:
         else:
             self._answer(pull, found)
 
-    def _answer(self, pull: _Pull | None, found: Lease | Exception | None) -> None:
-        """:param pull: ``None`` if no pull waits for the messages."""
-        if pull is None or pull.result.called:
+    def _claim(self, pull: _Pull) -> Lease | None:
+        for lease in self._unclaimed.get(pull.key, ()):
+            if len(lease.messages) <= pull.most:
+                self._unclaimed[pull.key].remove(lease)
+                return lease
+        return None
+
+    async def _keep_unclaimed(self, key: tuple[str, str], lease: Lease) -> None:
+        leases = self._unclaimed.setdefault(key, [])
+        leases.append(lease)
+        await deferLater(self._clock, _UNCLAIMED_S)
+        if lease in leases:
+            leases.remove(lease)
+            self._sessions.release(lease)
+        if not leases:
+            self._unclaimed.pop(key, None)
+
+    def _answer(self, pull: _Pull, found: Lease | Exception | None) -> None:
+        if pull.result.called:
             if isinstance(found, Lease):
                 self._sessions.release(found)
         elif isinstance(found, Exception):
@@ -294,17 +314,24 @@ class Pulls:
         self._watched.discard((key, node_id))
 
     async def _watch_once(self, key: tuple[str, str], view: TopicView, node_id: int) -> None:
-        left_s = max([each.ends_s for each in self._waiting.get(key, ())], default=0) - self._clock.seconds()
+        line = self._waiting.get(key)
+        if not line:
+            return
+        left_s = max([each.ends_s for each in line]) - self._clock.seconds()
+        most = next(iter(line)).most
         lease, errors = await self._fetch(
             key,
             view,
             node_id,
-            most=lambda: next((each.most for each in self._waiting.get(key, ())), 0),
+            most=lambda: next((each.most for each in self._waiting.get(key, ())), most),
             wait_ms=max(0, min(_WAIT_MS, int(1000 * left_s))),
         )
         if lease is not None:
-            fitting = (each for each in self._waiting.get(key, ()) if each.most >= len(lease.messages))
-            self._answer(next(fitting, None), lease)
+            fitting = [each for each in self._waiting.get(key, ()) if each.most >= len(lease.messages)]
+            if fitting:
+                self._answer(fitting[0], lease)
+            else:
+                self._run(self._keep_unclaimed(key, lease))
             self._wake(key)
         if errors:
             await self._mend(key, view, errors)
