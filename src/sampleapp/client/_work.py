@@ -13,6 +13,7 @@ from twisted.internet.defer import CancelledError, Deferred, DeferredList, maybe
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 from sampleapp.client._errors import ClientError, LeaseLost
 from sampleapp.client._exchange import pause_s
@@ -76,12 +77,11 @@ class Worker(Struct, kw_only=True):
             raise
 
     async def _end(self, pulling: Deferred[None]) -> None:
-        try:
-            await pulling
-        except CancelledError:
-            pass
-        finally:
-            await DeferredList(tuple(self.running.values()))
+        outcomes: Any = await DeferredList([pulling], consumeErrors=True)
+        await DeferredList(tuple(self.running.values()))
+        ((_, outcome),) = outcomes
+        if isinstance(outcome, Failure) and not outcome.check(CancelledError):
+            outcome.raiseException()
 
     async def _pull_all(self, numbers: Iterable[int], free: Semaphore) -> None:
         # Only one pull waits at a time: the service limits them for each caller.
