@@ -12,6 +12,8 @@ from tests.support.command import COMMAND, DEADLINE_S, Watched, consumed, publis
 
 
 def test_a_topic_that_does_not_exist_is_a_failure(service):
+    # The service makes the file after it has begun to listen.
+    publish(service, "first", "0")
     stdout, stderr = sampleapp(service, "consume", "none", "--broker", service.broker, code=1)
     assert (stdout, stderr) == ("", "Error: There is no topic 'none'. Is its name right?\n")
 
