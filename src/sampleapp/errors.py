@@ -282,13 +282,13 @@ class UnknownIds(WorkError):
 
 
 class TooManyLeases(WorkError):
-    """This instance has given as many leases as it may (``--max-leases``). Nothing was done."""
+    """This instance has as many leases as it may (``--max-leases``). Nothing was done."""
 
     def __init__(self, limit: int) -> None:
         """:param limit: the most leases."""
         super().__init__(
-            f"Workers have {limit} leases of this instance, or wait for one: the maximum. No message was "
-            "given. Pull again later, or from another instance."
+            f"Workers have {limit} leases of this instance, or wait for one: the maximum. Nothing was done. "
+            "Send the request again later, or to another instance."
         )
 
 

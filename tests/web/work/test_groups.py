@@ -393,6 +393,13 @@ def test_no_more_leases_are_given_than_the_maximum(service, body):
     assert service.pull().status == 200
 
 
+def test_an_extension_that_would_be_one_lease_more_is_counted_as_well(service):
+    response = service.ask("extend", {"lease": LEASE}, answer=errors.TooManyLeases(7))
+    document = problem(response, 503, "too-many-leases")
+    assert document["detail"].endswith("Send the request again later, or to another instance.")
+    assert service.gateway.work.rejections == 1
+
+
 def test_no_messages_are_taken_while_there_is_no_memory_for_them():
     service = WorkService()
     service.site.body_memory.add("", service.site.body_memory.limit - 1_000_000)

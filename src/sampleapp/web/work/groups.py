@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IReactorTime
@@ -60,6 +60,8 @@ _ENDED_AT_ONCE: Final = 20
 _LOOK_S: Final = 0.5
 """How often the number of leases is checked while the service stops."""
 _HEADERS: Final = ((b"Content-Type", b"application/json"), (b"Cache-Control", b"no-store"))
+
+T = TypeVar("T")
 
 
 class _WaitingPull(OpenStream):
@@ -139,7 +141,7 @@ class WorkGroups:
         self.max_leases: Final = limits.max_leases
         """The most leases of this instance; the broker rejects more."""
         self.rejections = 0
-        """Pulls that were rejected since the start, because of that limit."""
+        """Requests that were rejected since the start, because of that limit."""
         self.counts: Final = WorkCounts()
         """The numbers of messages."""
         self._backlogs: dict[tuple[str, str], int] = {}
@@ -221,11 +223,7 @@ class WorkGroups:
             request.reservation.require_room(self._room)
         wait_s = 0 if request.client_has_finished else wanted.wait
         pull = partial(self._broker.pull, topic, group, most=wanted.max, wait_s=wait_s)
-        try:
-            lease = await (self._wait(request, f"{topic}/{group}", pull) if wait_s else pull())
-        except TooManyLeases:
-            self.rejections += 1
-            raise
+        lease = await self._counted(self._wait(request, f"{topic}/{group}", pull) if wait_s else pull())
         if lease is None:
             return Response(HTTPStatus.NO_CONTENT, _HEADERS[1:])
         self.counts.add(topic, group, given=len(lease.messages))
@@ -234,6 +232,14 @@ class WorkGroups:
         except (CancelledError, SampleAppError):
             giving_back = self._broker.acknowledge(topic, group, lease.token, Verdicts(release=ALL))
             giving_back.addCallbacks(partial(self.counts.add_done, topic, group), _leave)
+            raise
+
+    async def _counted(self, lease: Awaitable[T]) -> T:
+        """Wait for a lease, and count the rejections of more than the most."""
+        try:
+            return await lease
+        except TooManyLeases:
+            self.rejections += 1
             raise
 
     async def _wait(
@@ -288,7 +294,7 @@ class WorkGroups:
 
     async def _extend(self, request: Request, topic: AuthorizedTopic, group: str) -> Response:
         token = token_of(_read(request, ExtendRequest).lease)
-        extended = await self._broker.extend(topic, group, token)
+        extended = await self._counted(self._broker.extend(topic, group, token))
         return _response(new_lease(extended.token, extended.ends_ms))
 
 
