@@ -236,6 +236,7 @@ class WorkContract(ContractBase):
             await self.pulled(broker, topic, group="others")
             await self.lost(broker, other, lease.token)
             await self.lost(broker, topic, lease.token, group="others")
+            await self.lost(broker, new_topic(), lease.token)
             await self.acknowledged(broker, topic, [lease], accept=ALL)
 
     async def test_an_acknowledgement_of_other_messages_changes_nothing(self) -> None:

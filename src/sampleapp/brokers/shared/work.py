@@ -15,7 +15,14 @@ from twisted.logger import Logger
 
 from sampleapp.brokers.shared.deliveries import LEASE_LOST, Deliveries
 from sampleapp.concurrency.waiting import Waiters
-from sampleapp.errors import BrokerStopped, LeaseLost, OutcomeUnknown, PublishError, WorkError
+from sampleapp.errors import (
+    BrokerStopped,
+    LeaseLost,
+    OutcomeUnknown,
+    PublishError,
+    UnknownTopic,
+    WorkError,
+)
 from sampleapp.model import ALL, Acknowledged, Extended, Lease, Record, Verdicts
 
 _LOOK_S: Final = 0.2
@@ -72,6 +79,9 @@ def _outcome(operation: Operation, find: FindGroup, empty: set[_Key]) -> tuple[A
         if deliveries is None:
             return operation.missing and operation.missing(), 0
         result = operation.use(deliveries)
+    except UnknownTopic as error:
+        # It was the lease of a topic that is no longer there.
+        return LeaseLost(LEASE_LOST) if operation.missing is _raise_lost else error, 0
     except (WorkError, PublishError) as error:
         return error, 0
     if is_pull and result is None:
