@@ -318,7 +318,7 @@ def test_where_keys_cannot_be_fetched_over_tls_the_service_does_not_start(tmp_pa
     )
 
 
-def test_callers_who_can_neither_publish_nor_read_are_named_until_that_changes(with_file):
+def test_callers_without_any_right_are_named_until_that_changes(with_file):
     def lines_of_reload(text):
         with_file.path.write_text(text)
         with logged_lines() as lines:
@@ -328,7 +328,7 @@ def test_callers_who_can_neither_publish_nor_read_are_named_until_that_changes(w
 
     without = [caller(f"c{number}") for number in range(12)]
     full = caller("t", "metrics = true")
-    sentence = "The callers file grants no right to 12 caller(s), who can neither publish nor read: "
+    sentence = "The callers file grants no right to 12 caller(s), who can do nothing: "
     assert lines_of_reload(full + "".join(without)) == [
         f"{sentence}c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, \N{HORIZONTAL ELLIPSIS}."
     ]

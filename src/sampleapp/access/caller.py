@@ -170,10 +170,9 @@ class Caller(Struct, frozen=True, kw_only=True):
 
     @property
     def topics(self) -> TopicPatterns:
-        """The topics that it may publish to or read."""
-        if not self.consume:
-            return self.publish
-        return TopicPatterns(dict.fromkeys((*self.publish, *self.consume)))
+        """The topics that it may publish to or read, and those of its groups."""
+        of_groups = [group.partition("/")[0] for group in self.work]
+        return TopicPatterns(dict.fromkeys((*self.publish, *self.consume, *of_groups)))
 
     def has(self, right: Right) -> bool:
         """Return whether it has a right; those to topics and groups if for any at all."""

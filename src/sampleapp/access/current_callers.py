@@ -52,7 +52,7 @@ class _Content(NamedTuple):
     hook_keys: Mapping[str, HookKeys]
     """The keys of hooks, by their names."""
     without_rights: tuple[str, ...]
-    """The names of callers who can neither publish nor read."""
+    """The names of callers who can do nothing."""
 
 
 class CurrentCallers:
@@ -151,8 +151,7 @@ class CurrentCallers:
     def _warn_of_callers_without_rights(self, names: tuple[str, ...]) -> None:
         if names and names != self._without_rights:
             self._log.warn(
-                "The callers file grants no right to {count} caller(s), who can neither publish nor read: "
-                "{names}.",
+                "The callers file grants no right to {count} caller(s), who can do nothing: {names}.",
                 count=len(names),
                 names=", ".join(names[:_MOST_NAMES])
                 + (", \N{HORIZONTAL ELLIPSIS}" if len(names) > _MOST_NAMES else ""),

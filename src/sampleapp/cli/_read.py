@@ -200,8 +200,8 @@ def topics(context: click.Context, *, broker: str, url: str | None, token: str |
     """
     Print the names of the topics, one per line.
 
-    With --url, or the environment variable SAMPLEAPP_URL, these are the topics that you may publish to or
-    consume. Otherwise, and with --broker, they are those of the broker, without its internal ones.
+    With --url, or the environment variable SAMPLEAPP_URL, these are the topics that you may publish to,
+    consume or work in. Otherwise, and with --broker, they are those of the broker, without its internal ones.
     """
     require_one_source(context)
     if url is not None:

@@ -258,7 +258,7 @@ class Client:
 
     def topics(self) -> Deferred[list[str]]:
         """
-        List the topics that the caller may publish to or read.
+        List the topics that the caller may publish to, read or work in.
 
         :return: fires with their names, sorted. They may be two seconds old.
         """

@@ -142,14 +142,14 @@ class TopicUse(Struct, frozen=True):
 
 
 def _may_see(caller: Caller, topic: str) -> bool:
-    return caller.may_publish(topic) or caller.may_consume(topic)
+    return topic in caller.topics
 
 
 TO_PUBLISH: Final = TopicUse("publish to", Caller.may_publish)
 TO_CONSUME: Final = TopicUse("read the records of", Caller.may_consume)
 TO_WORK: Final = TopicUse("work in this group of", Caller.may_work, part="group")
 TO_SEE: Final = TopicUse("see", _may_see)
-"""For callers that may publish to the topic or read its records: for others it does not exist."""
+"""For callers that may publish to the topic, read its records or work in one of its groups."""
 
 AuthorizedTopic = NewType("AuthorizedTopic", str)
 """A topic that the caller of a request may use. `authorize_topic` makes it."""

@@ -10,7 +10,7 @@ from twisted.internet.defer import succeed
 
 from sampleapp import errors
 from sampleapp.brokers.memory import MemoryBroker
-from sampleapp.model import ALL, Acknowledged, Extended, Verdicts
+from sampleapp.model import ALL, Acknowledged, Extended, Record, Verdicts
 from tests.support.callers import by, caller
 from tests.support.in_memory import InMemoryService
 from tests.support.work import JSON, NOW_MS, WorkService, lease_of, leased, pull_request, token_in
@@ -335,6 +335,28 @@ def test_a_caller_may_not_work_in_other_groups(right, action):
     found = problem(response, 403, "not-granted")
     assert found["detail"] == "This caller may not work in this group of the topic orders."
     assert service.broker.asked == []
+
+
+@pytest.mark.parametrize(
+    ("patterns", "seen"),
+    [
+        ('"orders/billing"', ["orders"]),
+        ('"o*/x", "other/y"', ["orders", "other"]),
+        ('"*"', ["orders", "other", "paid"]),
+    ],
+)
+def test_a_caller_sees_the_topics_of_its_groups(patterns, seen):
+    service = WorkService()
+    broker = MemoryBroker(clock=service.clock)
+    service = WorkService(broker=broker, callers=caller("one", f"work = [{patterns}]"))
+    for topic in ("orders", "other", "paid"):
+        broker.publish(Record(topic=topic, key=None, value=b"v", timestamp_ms=5))
+    assert json.loads(service.request("GET", "/topics", [by("one")]).body) == seen
+    found = {
+        topic: service.request("GET", f"/topics/{topic}", [by("one")]).status
+        for topic in ("orders", "other", "paid")
+    }
+    assert found == {topic: 200 if topic in seen else 403 for topic in found}
 
 
 def test_the_rights_to_publish_and_to_read_do_not_include_work():
