@@ -75,12 +75,18 @@ def test_a_backlog_that_is_not_known_any_more_is_not_shown():
     assert of(service.counted(), "sampleapp_work_backlog_messages") == {}
 
 
-def test_rejected_messages_are_logged():
+def test_rejected_messages_are_logged_at_most_once_a_minute():
     service = measured()
-    with logged_lines() as lines:
-        for rejected in (0, 2):
-            done = Acknowledged(accepted=1, released=1, rejected=rejected)
-            service.ask("ack", {"lease": LEASE}, answer=done)
-    assert lines == [
-        "2 messages of topic orders are rejected by a worker of group billing. They stay in the topic."
-    ]
+
+    def logged(*numbers):
+        with logged_lines() as lines:
+            for rejected in numbers:
+                done = Acknowledged(accepted=1, released=1, rejected=rejected)
+                service.ask("ack", {"lease": LEASE}, answer=done)
+        return lines
+
+    rest = "messages of topic orders are rejected by a worker of group billing. They stay in the topic. More"
+    assert [line.partition(" within")[0] for line in logged(0, 2, 1, 3)] == [f"2 {rest}"]
+    service.clock.advance(60)
+    assert [line.partition(" within")[0] for line in logged(3, 4)] == [f"3 {rest}"]
+    assert of(service.counted(), "sampleapp_work_messages_total")["billing", "rejected", "orders"] == 13

@@ -135,9 +135,14 @@ async def test_messages_that_are_given_up_are_counted_and_logged(path):
             done = await within(broker.acknowledge("t", "g", lease.token, Verdicts(accept={(0, 0)})))
         assert done == Acknowledged(accepted=1, released=2, rejected=0, given_up=2)
         assert broker.measures().given_up == 2
-        assert lines == [
-            "2 messages of topic t are given up: no attempt of group g was accepted. They stay in the topic."
-        ]
+        (line,) = lines
+        assert line.startswith("2 messages of topic t are given up: no attempt of group g was accepted.")
+        with logged_lines() as lines:
+            await publish(broker, 1)
+            lease = await pull(broker)
+            await within(broker.acknowledge("t", "g", lease.token, Verdicts()))
+        assert broker.measures().given_up == 3
+        assert lines == []
 
 
 @pytest_twisted.ensureDeferred

@@ -14,6 +14,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
 from sampleapp.brokers.shared.deliveries import LEASE_LOST, Deliveries
+from sampleapp.concurrency.failures import LogLimit
 from sampleapp.concurrency.waiting import Waiters
 from sampleapp.errors import (
     BrokerStopped,
@@ -98,6 +99,29 @@ class _Call(Struct, eq=False):
     """True for a pull that waits for messages if there are none."""
 
 
+class GivenUp:
+    """Counts the messages that are given up, and logs them, at most once a minute for each topic."""
+
+    _log = Logger()
+
+    def __init__(self, clock: IReactorTime) -> None:
+        self._limit = LogLimit(clock)
+        self.total = 0
+        """The messages that this process has given up since the start, as far as it knows."""
+
+    def add(self, topic: str, group: str, count: int) -> None:
+        """Count messages that had their last attempt."""
+        self.total += count
+        if count and self._limit.is_news(topic, f"{self.total}"):
+            self._log.warn(
+                "{count} messages of topic {topic} are given up: no attempt of group {group} was accepted. "
+                "They stay in the topic. More within a minute are only counted.",
+                count=count,
+                topic=topic,
+                group=group,
+            )
+
+
 class Work:
     """
     Implements `sampleapp.interfaces.IWorkBroker` over transactions.
@@ -126,8 +150,12 @@ class Work:
         self._is_busy = self._is_stopped = False
         self._look: IDelayedCall | None = None
         self._idle: Waiters[None] = Waiters()
-        self.given_up = 0
-        """The messages that were given up since the start."""
+        self._given_up = GivenUp(clock)
+
+    @property
+    def given_up(self) -> int:
+        """See `GivenUp.total`."""
+        return self._given_up.total
 
     def pull(self, topic: str, group: str, *, most: int, wait_s: float) -> Deferred[Lease | None]:
         """See `sampleapp.interfaces.IWorkBroker.pull`."""
@@ -199,7 +227,7 @@ class Work:
             del calls[_CALLS_AT_ONCE:]
             results = await self._results([call.operation for call in calls])
             for call, (result, given_up) in zip(calls, results, strict=True):
-                self._count(call.operation.key, given_up)
+                self._given_up.add(*call.operation.key, given_up)
                 self._settle(call, result)
             # They may have released messages.
             self._wake({call.operation.key for call in calls if call.operation.missing is not None})
@@ -237,17 +265,6 @@ class Work:
         call.waits = False
         if call in self._waiting.get(call.operation.key, ()):
             call.result.callback(None)
-
-    def _count(self, key: _Key, given_up: int) -> None:
-        self.given_up += given_up
-        if given_up:
-            self._log.warn(
-                "{count} messages of topic {topic} are given up: no attempt of group {group} was accepted. "
-                "They stay in the topic.",
-                count=given_up,
-                topic=key[0],
-                group=key[1],
-            )
 
 
 def _cancel(result: T, timer: IDelayedCall) -> T:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
+from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
+from sampleapp.concurrency.failures import LogLimit
 from sampleapp.model import Acknowledged
 
 _MOST_GROUPS: Final = 100
@@ -19,7 +21,8 @@ class WorkCounts:
 
     _log = Logger()
 
-    def __init__(self) -> None:
+    def __init__(self, clock: IReactorTime) -> None:
+        self._limit = LogLimit(clock)
         self.messages: Counter[tuple[str, str, str]] = Counter()
         """Since the start, by topic, group and result: given, accepted, released or rejected."""
         self.groups: set[tuple[str, str]] = set()
@@ -34,12 +37,12 @@ class WorkCounts:
             self.messages[(*(labels if labels in self.groups else _OTHER), result)] += count
 
     def add_done(self, topic: str, group: str, done: Acknowledged) -> None:
-        """Count the results of a lease. Brokers count and log the messages that are given up."""
+        """Count the results of a lease, and log rejections. Brokers do so for messages that are given up."""
         self.add(topic, group, accepted=done.accepted, released=done.released, rejected=done.rejected)
-        if done.rejected:
+        if done.rejected and self._limit.is_news(topic, f"{self.messages.total()}"):
             self._log.warn(
                 "{count} messages of topic {topic} are rejected by a worker of group {group}. They stay in "
-                "the topic.",
+                "the topic. More within a minute are only counted.",
                 count=done.rejected,
                 topic=topic,
                 group=group,

@@ -142,7 +142,7 @@ class WorkGroups:
         """The most leases of this instance; the broker rejects more."""
         self.rejections = 0
         """Requests that were rejected since the start, because of that limit."""
-        self.counts: Final = WorkCounts()
+        self.counts: Final = WorkCounts(clock)
         """The numbers of messages."""
         self._backlogs: dict[tuple[str, str], int] = {}
         self._waiting: set[_WaitingPull] = set()

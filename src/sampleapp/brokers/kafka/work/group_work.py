@@ -84,8 +84,8 @@ class GroupWork:
 
     @property
     def given_up(self) -> int:
-        """The messages that were given up after their last attempt, since the start, as far as is known."""
-        return self._sessions.given_up
+        """See `GivenUp.total`."""
+        return self._sessions.given_up.total
 
     @property
     def leases(self) -> int:

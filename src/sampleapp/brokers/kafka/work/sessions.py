@@ -31,7 +31,7 @@ from sampleapp.brokers.kafka.work.connections import ConnectionPool
 from sampleapp.brokers.kafka.work.failures import rejected, unanswered
 from sampleapp.brokers.kafka.work.lease_tokens import LeaseToken, acknowledgements, runs_of
 from sampleapp.brokers.shared.deliveries import LEASE_LOST, PULL_BYTES, verdicts_by_id
-from sampleapp.brokers.shared.work import NOT_KNOWN
+from sampleapp.brokers.shared.work import NOT_KNOWN, GivenUp
 from sampleapp.concurrency.slices import TimeSlices
 from sampleapp.errors import (
     BrokerUnavailable,
@@ -170,8 +170,7 @@ class Sessions:
         self._going_on: set[Session] = set()
         """The sessions that are not being ended, with those that have no lease yet; they own a connection."""
         self._ending: set[Deferred[None]] = set()
-        self.given_up = 0
-        """The messages that were given up after their last attempt, since the start, as far as is known."""
+        self.given_up = GivenUp(clock)
 
     @property
     def leases(self) -> int:
@@ -272,7 +271,7 @@ class Sessions:
             raise OutcomeUnknown(NOT_KNOWN)
         accepted, released, refused = ids
         given_up = sum(messages[each] for each in released if each[0] not in lost)
-        self._give_up(member, given_up)
+        self.given_up.add(member.topic, member.group, given_up)
         if lost:
             raise LeaseLost(LEASE_LOST, done={each for each in (*accepted, *refused) if each[0] not in lost})
         return Acknowledged(
@@ -496,7 +495,7 @@ class Sessions:
             if not error and session.lease is not None:
                 # Those whose lease has ended without an answer, too.
                 count = sum(session.lease.messages().values())
-                self._give_up(session.member, count)
+                self.given_up.add(session.member.topic, session.member.group, count)
         # If it has not ended, closing the connection ends it.
         if error in (ErrorCode.NONE, _ENDED):
             self._pool.give_back(session.connection)
@@ -509,14 +508,3 @@ class Sessions:
             return (await session.connection.ask(session.member.request(epoch), timeout_s=TIMEOUT_S)).error
         except RequestFailed:
             return _LOST_CONNECTION
-
-    def _give_up(self, member: Member, count: int) -> None:
-        self.given_up += count
-        if count:
-            self._log.warn(
-                "{count} messages of topic {topic} are given up: no attempt of group {group} was accepted. "
-                "They stay in the topic.",
-                count=count,
-                topic=member.topic,
-                group=member.group,
-            )
