@@ -25,11 +25,12 @@ class Instance:
     def __init__(self, cluster, *, ahead_s=0.0, most_leases=200):
         """:param ahead_s: by how much its clock is ahead of the brokers'."""
         self.cluster = cluster
+        self.ahead_s = ahead_s
         self.client = cluster.new_client()
         self.work = GroupWork(
             client=self.client,
             clock=cluster.clock,
-            now=lambda: NOW_S + ahead_s + cluster.clock.seconds(),
+            now=lambda: NOW_S + self.ahead_s + cluster.clock.seconds(),
             most_leases=most_leases,
         )
 

@@ -28,7 +28,7 @@ from sampleapp.errors import (
     UnknownTopic,
     WorkNotSupported,
 )
-from sampleapp.model import ALL, Acknowledged
+from sampleapp.model import ALL, Acknowledged, Lease, Verdicts
 from tests.brokers.kafka.work.setup import GROUP, NOW_S, Instance, attempts, new_cluster, offsets
 from tests.support.kafka_simulator import Fate, values
 
@@ -210,6 +210,16 @@ def test_an_answer_that_comes_after_the_lock_is_not_believed(cluster, one, two):
     cluster.slow.clear()
 
 
+def test_an_instance_whose_clock_is_behind_believes_no_answer_that_comes_after_the_end(cluster, one):
+    behind = Instance(cluster, ahead_s=-1.0)
+    lease = one.pull(2)
+    cluster.run(29.5)
+    # By its clock, Kafka's lock goes on when the answer comes.
+    cluster.slow[1] = 1.2
+    assert isinstance(behind.acknowledge(lease.token), OutcomeUnknown)
+    cluster.slow.clear()
+
+
 def test_an_instance_leaves_a_lease_alone_that_another_has_extended(cluster, one, two):
     lease = one.pull(3)
     cluster.run(20)
@@ -233,6 +243,28 @@ def test_a_lease_outlives_the_authentication_of_its_connection(cluster, one):
     assert one.acknowledge(lease.token).accepted == 3
     cluster.run(1)
     assert all(each.closed for each in one.client.connections)
+
+
+def test_a_connection_whose_authentication_ends_soon_gets_no_other_session(cluster, one):
+    one.acknowledge(one.pull().token)
+    cluster.run(1)
+    [expiring] = one.client.connections
+    expiring.is_expiring = True
+    one.pull()
+    assert expiring.closed
+
+
+def test_few_requests_extend_a_lease_that_instances_have_extended_often(cluster, one, two):
+    tokens = [one.pull().token]
+    for turn in range(100):
+        cluster.run(5)
+        tokens.append((one, two)[turn % 2].extend(tokens[-1]).token)
+    cluster.asked.clear()
+    tokens.append(one.extend(tokens[-1]).token)
+    assert len(cluster.asked) < 100
+    for each in tokens[:-1]:
+        assert isinstance(two.acknowledge(each), LeaseLost)
+    assert two.acknowledge(tokens[-1]).accepted == 1
 
 
 def test_the_messages_of_an_instance_that_dies_are_free_at_once(cluster, one, two):
@@ -419,6 +451,22 @@ def test_connections_of_leases_that_other_instances_have_ended_are_used_when_the
     assert len(one.client.connections) == 2
 
 
+def test_every_connection_of_a_lease_that_has_ended_elsewhere_is_found(cluster, two):
+    cluster.logs[0].append(*values(30))
+    one = Instance(cluster, most_leases=20)
+    leases = [one.pull() for _ in range(20)]
+    two.acknowledge(leases[-1].token)
+    assert any(isinstance(one.pull(), Lease) for _ in range(2))
+
+
+def test_a_lease_whose_connection_is_lost_makes_room(cluster):
+    one = Instance(cluster, most_leases=1)
+    one.pull()
+    cluster.fates[ShareAcknowledgeRequest] = iter([Fate.LOST_ON_THE_WAY, *[Fate.ANSWERED] * 9]).__next__
+    assert attempts(one.pull()) == [2]
+    cluster.fates.clear()
+
+
 def test_a_cluster_without_share_groups_is_named(cluster, one):
     cluster.share_groups.is_supported = False
     assert isinstance(one.pull(), WorkNotSupported)
@@ -462,3 +510,33 @@ def test_a_stop_releases_all_leases(cluster, one, two):
     two.stop()
     assert cluster.share_groups.sessions == {}
     assert cluster.clock.getDelayedCalls() == []
+
+
+def test_a_stop_ends_a_lease_that_is_being_extended(cluster, one):
+    lease = one.pull()
+    extending = one.work.extend("t", GROUP, lease.token)
+    one.stop()
+    assert isinstance(one.result(extending), (LeaseLost, BrokerStopped))
+    assert cluster.clock.getDelayedCalls() == []
+
+
+def test_an_acknowledgement_that_is_under_way_at_the_stop_may_be_done(cluster, one):
+    lease = one.pull()
+    cluster.silent = {1}
+    acknowledging = one.work.acknowledge("t", GROUP, lease.token, Verdicts(accept=ALL))
+    cluster.run(0.1)
+    one.stop()
+    assert isinstance(one.result(acknowledging), OutcomeUnknown)
+    cluster.silent = set()
+
+
+def test_no_lease_is_kept_whose_session_has_ended_since_the_clock_was_set_back(cluster, one):
+    lease = one.pull()
+    cluster.run(29.9)
+    one.ahead_s = -20.0
+    cluster.slow[1] = 1.5
+    extending = one.work.extend("t", GROUP, lease.token)
+    cluster.run(5)
+    cluster.slow.clear()
+    assert isinstance(one.result(extending), LeaseLost)
+    assert one.work.leases == 0

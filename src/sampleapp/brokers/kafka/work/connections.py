@@ -41,8 +41,10 @@ class ConnectionPool:
 
         :return: ``None`` if the broker is not in the cluster. Check `is_full` before.
         """
-        for connection, (at, _) in reversed(self._idle.items()):
-            if at == node_id:
+        for connection, (at, _) in reversed([*self._idle.items()]):
+            if connection.is_expiring:
+                self.close(connection)
+            elif at == node_id:
                 del self._idle[connection]
                 self._taken[connection] = node_id
                 return connection

@@ -132,7 +132,7 @@ class GroupWork:
     def _translate(self, failure: Failure) -> Failure:
         if failure.check(BrokerIncompatible):
             return Failure(WorkNotSupported(NOT_SUPPORTED))
-        if self._is_stopped and failure.check(PublishError):
+        if self._is_stopped and failure.check(PublishError) and not failure.check(OutcomeUnknown):
             return Failure(BrokerStopped("The service is stopping."))
         if not failure.check(PublishError, WorkError, CancelledError):
             self._log.failure("A bug in the service: a call about a lease failed", failure=failure)

@@ -56,6 +56,8 @@ _MOST_OF_GAPS: Final = 20
 _PROBED_AT_ONCE: Final = 16
 _NO_EPOCH: Final = 2**30
 """An epoch that no session reaches."""
+_MOST_PASSED: Final = 64
+"""More requests in a session than there are within one lease."""
 _STOP_S: Final = 1.0
 """Seconds for ending all sessions at the end."""
 
@@ -166,7 +168,7 @@ class Sessions:
         self._max_batch_bytes = max_batch_bytes
         self._slices = TimeSlices(clock)
         self._leased: dict[bytes, Session] = {}
-        """The sessions that have a lease of this instance, by member, the oldest first."""
+        """The sessions that have a lease of this instance, by member; those not asked about lately first."""
         self._going_on: set[Session] = set()
         """The sessions that are not being ended, with those that have no lease yet; they own a connection."""
         self._ending: set[Deferred[None]] = set()
@@ -305,6 +307,8 @@ class Sessions:
             self.end(session, may_be_moved=True)
         ending = DeferredList([*self._ending], consumeErrors=True)
         await ending.addTimeout(_STOP_S, self._clock, onTimeoutCancel=lambda *_: None)
+        # The connections of the others are closed now.
+        self._going_on.clear()
         await self._pool.close_all()
 
     def _log_failure(self, failure: Failure) -> None:
@@ -374,8 +378,8 @@ class Sessions:
             self.end(session, _LOST_CONNECTION)
             raise unanswered(error, may_be_done=error.sent) from error
         if not answer.error:
-            if types and self._now_ms() > token.ends_ms + _MARGIN_MS:
-                # It may have come after the lock has ended: see `_check_end`.
+            if types and self._now_ms() > token.ends_ms:
+                # It may have come after the lock has ended, if this clock is behind: see `_check_end`.
                 await self._finish(member, session)
                 raise OutcomeUnknown(NOT_KNOWN)
             return answer
@@ -407,8 +411,8 @@ class Sessions:
         """
         Move a session to a connection of this instance, which thereby has to end it.
 
-        Its epochs begin at 1 again. Those up to the epoch of the token are passed, so that no earlier token
-        of the lease is valid.
+        Its epochs begin at 1 again. Some are passed, so that no earlier token of the lease is valid: they
+        come to the epoch of one only when its time is over.
         """
         session = await self._open(member)
         try:
@@ -421,7 +425,7 @@ class Sessions:
             await self._ask(session, member.fetch(0, most=0, wait_ms=0), timeout_s=TIMEOUT_S)
             passing = [
                 Deferred.fromCoroutine(self._ask(session, member.request(epoch), timeout_s=TIMEOUT_S))
-                for epoch in range(1, token.epoch + 1)
+                for epoch in range(1, token.epoch % _MOST_PASSED + 1)
             ]
             await gatherResults(passing, consumeErrors=True)
         except (PublishError, WorkError, FirstError) as error:
@@ -452,11 +456,14 @@ class Sessions:
         return self._pool.is_full or len(self._going_on) >= self._most_leases
 
     async def _free_some(self) -> None:
-        """Find sessions that other instances have ended."""
-        oldest = [*self._leased.values()][:_PROBED_AT_ONCE]
-        probing = [Deferred.fromCoroutine(self._error(each, _NO_EPOCH)) for each in oldest]
-        for session, error in zip(oldest, await gatherResults(probing), strict=True):
-            if error == _ENDED:
+        """Find sessions that other instances, or lost connections, have ended."""
+        probed = [*self._leased.values()][:_PROBED_AT_ONCE]
+        for each in probed:
+            # The next call asks about others.
+            self._leased[each.member.secret] = self._leased.pop(each.member.secret)
+        probing = [Deferred.fromCoroutine(self._error(each, _NO_EPOCH)) for each in probed]
+        for session, error in zip(probed, await gatherResults(probing), strict=True):
+            if error in (_ENDED, _LOST_CONNECTION):
                 self.end(session, error)
 
     def _keep(self, session: Session, runs: dict[int, list[int]]) -> bytes:
@@ -465,7 +472,10 @@ class Sessions:
 
         :param runs: the messages of the lease.
         :return: its token.
+        :raise LeaseLost: it has been ended meanwhile.
         """
+        if session not in self._going_on:
+            raise LeaseLost(LEASE_LOST)
         self._forget(session)
         session.lease = LeaseToken(
             node_id=session.member.node_id,
