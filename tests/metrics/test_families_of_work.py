@@ -64,6 +64,17 @@ def test_a_scrape_shows_the_backlogs_at_the_scrape_before_it():
     assert of(service.counted(), "sampleapp_work_backlog_messages") == {("billing", "orders"): 17}
 
 
+def test_a_backlog_is_asked_for_again_after_the_answer_only():
+    service = measured()
+    service.pull()
+    for _ in range(3):
+        service.counted()
+    assert [each.method for each in service.broker.asked] == ["pull", "backlog"]
+    service.answer(17)
+    assert of(service.counted(), "sampleapp_work_backlog_messages") == {("billing", "orders"): 17}
+    assert [each.method for each in service.broker.asked] == ["pull", "backlog", "backlog"]
+
+
 def test_a_backlog_that_is_not_known_any_more_is_not_shown():
     service = measured()
     service.pull()

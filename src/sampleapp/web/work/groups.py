@@ -145,6 +145,8 @@ class WorkGroups:
         self.counts: Final = WorkCounts(clock)
         """The numbers of messages."""
         self._backlogs: dict[tuple[str, str], int] = {}
+        self._asked: set[tuple[str, str]] = set()
+        """The groups whose backlog was asked for, without an answer yet."""
         self._waiting: set[_WaitingPull] = set()
         self._is_stopping = False
         self._room = min(2 * limits.max_body, limits.max_body_memory // 8)
@@ -178,7 +180,9 @@ class WorkGroups:
     def backlogs(self) -> Mapping[tuple[str, str], int]:
         """Return the last known backlogs by topic and group, and ask the broker for new ones."""
         known = dict(self._backlogs)
-        for labels in self.counts.groups:
+        # At most one question for each group, if many scrapes come or the broker is slow.
+        for labels in self.counts.groups - self._asked:
+            self._asked.add(labels)
             Deferred.fromCoroutine(self._ask_backlog(*labels))
         return known
 
@@ -188,6 +192,7 @@ class WorkGroups:
         except SampleAppError as error:
             forget_frames(error)
             backlog = None
+        self._asked.remove((topic, group))
         self._backlogs.pop((topic, group), None)
         if backlog is not None:
             self._backlogs[topic, group] = backlog
