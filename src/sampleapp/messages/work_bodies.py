@@ -167,7 +167,7 @@ def read_work_request(body: bytes, kind: type[WorkBody]) -> WorkBody:
 
     :param body: up to `MAX_BODY` bytes.
     :raise MalformedMessage: it is not JSON.
-    :raise InvalidWorkRequest: it is another JSON value; names all faults, but of a list only the first.
+    :raise InvalidWorkRequest: it is another JSON value; names all faults, up to a hundred.
     """
     members = decode_json(body.strip() or b"{}")
     if not isinstance(members, JSONObject):
@@ -205,10 +205,11 @@ def _plain(value: Any) -> Any:
 def _faults_of(name: str, value: Any, kind: Any) -> list[Fault]:
     try:
         msgspec.convert(value, kind)
-    except msgspec.ValidationError as error:
-        index = str(error).partition(" - at `$[")[2].partition("]")[0]
-        pointer = f"/{name}/{index}" if index.isdigit() else f"/{name}"
-        return [Fault(pointer, f'"{name}" must be {_RIGHT_VALUES[name]}.')]
+    except msgspec.ValidationError:
+        # In an array of ids, each that is none.
+        ids = value if name in _LISTS and isinstance(value, list) else ()
+        places = [f"/{name}/{index}" for index, each in enumerate(ids) if not isinstance(each, str)]
+        return [Fault(place, f'"{name}" must be {_RIGHT_VALUES[name]}.') for place in places or [f"/{name}"]]
     return []
 
 

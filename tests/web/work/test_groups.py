@@ -176,7 +176,7 @@ def test_a_group_in_which_no_worker_has_pulled_yet_is_404(service):
         ("pull", b'{"max":1e400}', ["/max"]),
         ("ack", None, ["/lease"]),
         ("ack", {"lease": 1, "accept": {}, "release": "every"}, ["/lease", "/accept", "/release"]),
-        ("ack", {"lease": LEASE, "accept": ["0-1", 2]}, ["/accept/1"]),
+        ("ack", {"lease": LEASE, "accept": ["0-1", 2, "0-2", None]}, ["/accept/1", "/accept/3"]),
         ("ack", {"lease": LEASE, "reject": ["0-1", "0-1-2"]}, ["/reject/1"]),
         ("ack", {"lease": LEASE, "accept": ["00-1"]}, ["/accept/0"]),
         (
