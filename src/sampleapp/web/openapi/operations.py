@@ -662,8 +662,7 @@ _EXAMPLE: Final = {
 }
 _PARTITION: Final = in_path("partition", "The number of the partition, from 0.", int)
 _VISIBLE_TOPICS: Final = (
-    "As in REST Proxy's API v2. A caller sees the topics that it may publish to; with the right to read, it "
-    "sees all topics."
+    "As in REST Proxy's API v2. A caller sees the topics that it may publish to, consume or work in."
 )
 
 
