@@ -7,7 +7,7 @@ from twisted.internet.defer import CancelledError
 
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.protocol import ShareFetchRequest
-from sampleapp.errors import BrokerUnavailable, TopicNotAuthorized, UnknownTopic
+from sampleapp.errors import BrokerUnavailable, TooManyLeases, TopicNotAuthorized, UnknownTopic
 from sampleapp.model import ALL
 from tests.brokers.kafka.work.setup import GROUP, Instance, attempts, new_cluster, offsets
 from tests.support.kafka_simulator import Fate, values
@@ -67,6 +67,20 @@ def test_pulls_that_wait_have_one_fetch_for_all_of_them(cluster, one):
     leases = [one.result(each) for each in waiting]
     assert sorted(offset for lease in leases for offset in offsets(lease)) == [*range(1, 31)]
     assert offsets(leases[0]) == [1]
+
+
+def test_pulls_that_wait_in_many_groups_leave_room_for_others(cluster):
+    one = Instance(cluster, most_leases=4)
+    groups = [f"group-{each}" for each in range(5)]
+    for each in groups:
+        one.acknowledge(one.pull(group=each).token, group=each)
+    waiting = [one.begin_pull(wait_s=30, group=each) for each in groups[1:]]
+    for _ in range(20):
+        cluster.run(0.1)
+        assert one.pull(group=groups[0]) is None
+    cluster.logs[0].append(b"next")
+    assert [offsets(one.result(each, within_s=2)) for each in waiting] == [[1]] * 4
+    assert isinstance(one.pull(group=groups[0]), TooManyLeases)
 
 
 def test_pulls_that_wait_find_many_messages_side_by_side(cluster, one):

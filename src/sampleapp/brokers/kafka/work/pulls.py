@@ -319,12 +319,13 @@ class Pulls:
             return
         left_s = max([each.ends_s for each in line]) - self._clock.seconds()
         most = next(iter(line)).most
+        may_wait = self._sessions.may_wait
         lease, errors = await self._fetch(
             key,
             view,
             node_id,
             most=lambda: next((each.most for each in self._waiting.get(key, ())), most),
-            wait_ms=max(0, min(_WAIT_MS, int(1000 * left_s))),
+            wait_ms=max(0, min(_WAIT_MS, int(1000 * left_s))) if may_wait else 0,
         )
         if lease is not None:
             fitting = [each for each in self._waiting.get(key, ()) if each.most >= len(lease.messages)]
@@ -335,6 +336,8 @@ class Pulls:
             self._wake(key)
         if errors:
             await self._mend(key, view, errors)
+        if lease is None and not may_wait:
+            await deferLater(self._clock, _WATCH_RETRY_S)
 
 
 def _nodes(view: TopicView) -> list[int]:

@@ -180,6 +180,11 @@ class Sessions:
         now_ms = self._now_ms()
         return sum([each.ends_ms > now_ms for each in self._leased.values()])
 
+    @property
+    def may_wait(self) -> bool:
+        """``False`` if fetches take half of the room for leases; further ones should not wait."""
+        return 2 * sum([each.lease is None for each in self._going_on]) < max(2, self._most_leases)
+
     async def fetch(
         self,
         member: Member,
