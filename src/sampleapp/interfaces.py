@@ -163,6 +163,10 @@ class IBroker(Interface):
     The contract that every implementation passes is `sampleapp_testing.BrokerContract`.
     """
 
+    work: IWorkBroker | None = Attribute(
+        "The groups of workers of its topics; ``None`` if it has none, or before it has started."
+    )
+
     def check() -> None:
         """
         Check the configuration, before anything is started, for faults that certainly prevent operation.
@@ -317,9 +321,9 @@ class IBroker(Interface):
         """
 
 
-class IWorkBroker(IBroker):
+class IWorkBroker(Interface):
     """
-    A broker that shares the messages of a topic among the workers of a group. A broker need not provide this.
+    Shares the messages of a topic among the workers of a group; see `IBroker.work`.
 
     A message is with one worker at a time, under a lease, from its first attempt on until it is accepted or
     rejected, or given up after its last attempt. A group begins at the topic's first message. The leases
@@ -334,6 +338,9 @@ class IWorkBroker(IBroker):
 
     leases: int = Attribute(
         "The leases of this instance that go on; those that ended elsewhere may count for a time."
+    )
+    given_up: int = Attribute(
+        "The messages that this process has given up since its start, after their last attempt."
     )
 
     def pull(topic: str, group: str, *, most: int, wait_s: float) -> Deferred[Lease | None]:

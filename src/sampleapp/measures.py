@@ -67,8 +67,6 @@ class Measures(Struct, frozen=True, kw_only=True):
     """The measures of every broker."""
 
     waiting: Waiting
-    given_up: int = 0
-    """Messages that this process has given up, since no attempt of a group of workers was accepted."""
 
 
 class KafkaMeasures(Measures, frozen=True, kw_only=True):

@@ -32,6 +32,12 @@ def values(messages: Sequence[LeasedRecord]) -> list[bytes | None]:
     return [each.record.value for each in messages]
 
 
+def work_of(broker: IBroker) -> IWorkBroker:
+    """Return the groups of workers of a broker."""
+    assert broker.work is not None
+    return broker.work
+
+
 class WorkContract(ContractBase):
     """The tests of groups of workers."""
 
@@ -46,11 +52,11 @@ class WorkContract(ContractBase):
     patience_s: float = DEADLINE_S
     """The time in which messages that are free are given, in seconds."""
 
-    def new_broker(self) -> AbstractContextManager[IWorkBroker]:
+    def new_broker(self) -> AbstractContextManager[IBroker]:
         """Return a context manager that yields a broker that is not started, and cleans up afterwards."""
         raise NotImplementedError
 
-    def again(self, broker: IBroker) -> IWorkBroker:
+    def again(self, broker: IBroker) -> IBroker:
         """Return another broker on the same records (if `durable`, or `is_shared`)."""
         raise NotImplementedError
 
@@ -59,47 +65,47 @@ class WorkContract(ContractBase):
         raise NotImplementedError
 
     @asynccontextmanager
-    async def working(self, count: int = 0) -> AsyncIterator[tuple[IWorkBroker, str]]:
+    async def working(self, count: int = 0) -> AsyncIterator[tuple[IBroker, str]]:
         """Run a broker with a topic of some messages, whose values are their numbers from 0 on."""
         topic = new_topic()
         async with self.running() as broker:
             await within(broker.publish_many([record(topic, b"%d" % n) for n in range(count)]))
-            yield IWorkBroker(broker), topic
+            yield broker, topic
 
-    async def pulled(self, broker: IWorkBroker, topic: str, most: int = 1, *, group: str = GROUP) -> Lease:
+    async def pulled(self, broker: IBroker, topic: str, most: int = 1, *, group: str = GROUP) -> Lease:
         """Pull messages, of which there are some."""
-        lease = await within(broker.pull(topic, group, most=most, wait_s=self.patience_s))
+        lease = await within(work_of(broker).pull(topic, group, most=most, wait_s=self.patience_s))
         assert lease is not None
         assert 1 <= len(lease.messages) <= most
         assert len(set(ids(lease))) == len(lease.messages)
         assert {each.record.topic for each in lease.messages} == {topic}
         return lease
 
-    async def all_pulled(
-        self, broker: IWorkBroker, topic: str, count: int, *, group: str = GROUP
-    ) -> list[Lease]:
+    async def all_pulled(self, broker: IBroker, topic: str, count: int, *, group: str = GROUP) -> list[Lease]:
         """Pull this many messages, of which a broker may give fewer in one lease, and no more."""
         leases: list[Lease] = []
         while (left := count - sum(len(each.messages) for each in leases)) > 0:
             leases.append(await self.pulled(broker, topic, left, group=group))
-        assert await within(broker.pull(topic, group, most=1, wait_s=0)) is None
+        assert await within(work_of(broker).pull(topic, group, most=1, wait_s=0)) is None
         return leases
 
     async def acknowledged(
-        self, broker: IWorkBroker, topic: str, leases: Sequence[Lease], **verdicts: Any
+        self, broker: IBroker, topic: str, leases: Sequence[Lease], **verdicts: Any
     ) -> list[Acknowledged]:
         """End leases."""
         of_all = Verdicts(**verdicts)
-        return [await within(broker.acknowledge(topic, GROUP, each.token, of_all)) for each in leases]
+        return [
+            await within(work_of(broker).acknowledge(topic, GROUP, each.token, of_all)) for each in leases
+        ]
 
-    async def lost(self, broker: IWorkBroker, topic: str, *tokens: bytes, group: str = GROUP) -> None:
+    async def lost(self, broker: IBroker, topic: str, *tokens: bytes, group: str = GROUP) -> None:
         """Check that these leases have ended."""
         for token in tokens:
             found = await outcomes(
                 [
-                    broker.acknowledge(topic, group, token, Verdicts(accept=ALL)),
-                    broker.acknowledge(topic, group, token, Verdicts()),
-                    broker.extend(topic, group, token),
+                    work_of(broker).acknowledge(topic, group, token, Verdicts(accept=ALL)),
+                    work_of(broker).acknowledge(topic, group, token, Verdicts()),
+                    work_of(broker).extend(topic, group, token),
                 ]
             )
             assert [type(each) for each in found] == [LeaseLost] * 3
@@ -135,7 +141,7 @@ class WorkContract(ContractBase):
         async with self.working(1) as (broker, topic):
             before_ms = time.time() * 1000
             lease = await self.pulled(broker, topic)
-            extended = await within(broker.extend(topic, GROUP, lease.token))
+            extended = await within(work_of(broker).extend(topic, GROUP, lease.token))
             # Clocks of machines may differ, and a broker may let a lease end before its own.
             for ends_ms in (lease.ends_ms, extended.ends_ms):
                 assert before_ms < ends_ms < before_ms + 1000 * (self.lease_s + 30)
@@ -148,7 +154,7 @@ class WorkContract(ContractBase):
             for number, lease in enumerate(leases):
                 half = frozenset(ids(lease)[number % 2 :: 2])
                 found = await within(
-                    broker.acknowledge(
+                    work_of(broker).acknowledge(
                         topic, GROUP, lease.token, Verdicts(accept=half, reject=frozenset(ids(lease)) - half)
                     )
                 )
@@ -158,7 +164,7 @@ class WorkContract(ContractBase):
                 done += found.accepted + found.rejected
             assert done == 6
             await self.end_leases()
-            assert await within(broker.pull(topic, GROUP, most=6, wait_s=0)) is None
+            assert await within(work_of(broker).pull(topic, GROUP, most=6, wait_s=0)) is None
 
     async def test_what_is_released_or_not_named_is_given_at_once_as_another_attempt(self) -> None:
         async with self.working(6) as (broker, topic):
@@ -166,7 +172,9 @@ class WorkContract(ContractBase):
             released = 0
             for lease in first:
                 named = frozenset(ids(lease)[::2])
-                found = await within(broker.acknowledge(topic, GROUP, lease.token, Verdicts(release=named)))
+                found = await within(
+                    work_of(broker).acknowledge(topic, GROUP, lease.token, Verdicts(release=named))
+                )
                 released += found.released
             assert released == 6
             again = await self.all_pulled(broker, topic, 6)
@@ -208,7 +216,7 @@ class WorkContract(ContractBase):
             leases = await self.all_pulled(broker, topic, 2)
             await self.end_leases()
             await self.lost(broker, topic, *[each.token for each in leases])
-            assert await within(broker.backlog(topic, GROUP)) == 2
+            assert await within(work_of(broker).backlog(topic, GROUP)) == 2
             again = await self.all_pulled(broker, topic, 2)
             assert {each.attempts for lease in again for each in lease.messages} == {2}
 
@@ -247,7 +255,7 @@ class WorkContract(ContractBase):
             for verdict in ("accept", "release", "reject"):
                 named = frozenset([*ids(lease), *unknown])
                 (error,) = await outcomes(
-                    [broker.acknowledge(topic, GROUP, lease.token, Verdicts(**{verdict: named}))]
+                    [work_of(broker).acknowledge(topic, GROUP, lease.token, Verdicts(**{verdict: named}))]
                 )
                 assert isinstance(error, UnknownIds)
                 assert error.ids == frozenset(unknown)
@@ -261,11 +269,11 @@ class WorkContract(ContractBase):
             count = len(lease.messages)
             tokens = [lease.token]
             for _ in range(self.attempts + 1):
-                extended: Extended = await within(broker.extend(topic, GROUP, tokens[-1]))
+                extended: Extended = await within(work_of(broker).extend(topic, GROUP, tokens[-1]))
                 tokens.append(extended.token)
             await self.lost(broker, topic, *tokens[:-1])
-            assert await within(broker.pull(topic, GROUP, most=1, wait_s=0)) is None
-            found = await within(broker.acknowledge(topic, GROUP, tokens[-1], Verdicts()))
+            assert await within(work_of(broker).pull(topic, GROUP, most=1, wait_s=0)) is None
+            found = await within(work_of(broker).acknowledge(topic, GROUP, tokens[-1], Verdicts()))
             assert found == Acknowledged(accepted=0, released=count, rejected=0)
             # To extend it was not an attempt.
             again = await self.all_pulled(broker, topic, count)
@@ -284,8 +292,8 @@ class WorkContract(ContractBase):
                     assert sum(each.given_up for each in found) == (2 if is_last else 0)
                 else:
                     await self.end_leases()
-            assert await within(broker.pull(topic, GROUP, most=1, wait_s=0)) is None
-            assert await within(broker.backlog(topic, GROUP)) == 0
+            assert await within(work_of(broker).pull(topic, GROUP, most=1, wait_s=0)) is None
+            assert await within(work_of(broker).backlog(topic, GROUP)) == 0
             await within(broker.publish(record(topic, b"next")))
             (lease,) = await self.all_pulled(broker, topic, 1)
             assert values(lease.messages) == [b"next"]
@@ -294,11 +302,11 @@ class WorkContract(ContractBase):
         async with self.working(1) as (broker, topic):
             for _ in range(self.attempts):
                 await self.all_pulled(broker, topic, 1)
-                assert await within(broker.backlog(topic, GROUP)) == 1
+                assert await within(work_of(broker).backlog(topic, GROUP)) == 1
                 await self.end_leases()
-            assert await within(broker.backlog(topic, GROUP)) == 0
-            assert await within(broker.pull(topic, GROUP, most=1, wait_s=0)) is None
-            assert await within(broker.backlog(topic, GROUP)) == 0
+            assert await within(work_of(broker).backlog(topic, GROUP)) == 0
+            assert await within(work_of(broker).pull(topic, GROUP, most=1, wait_s=0)) is None
+            assert await within(work_of(broker).backlog(topic, GROUP)) == 0
 
     async def test_the_last_attempt_may_be_accepted(self) -> None:
         async with self.working(1) as (broker, topic):
@@ -314,57 +322,60 @@ class WorkContract(ContractBase):
             for group in ("one", "other"):
                 leases = await self.all_pulled(broker, topic, 3, group=group)
                 for lease in leases:
-                    await within(broker.acknowledge(topic, group, lease.token, Verdicts(accept=ALL)))
-            assert await within(broker.backlog(topic, "one")) == 0
-            assert await within(broker.backlog(topic, "third")) is None
+                    await within(work_of(broker).acknowledge(topic, group, lease.token, Verdicts(accept=ALL)))
+            assert await within(work_of(broker).backlog(topic, "one")) == 0
+            assert await within(work_of(broker).backlog(topic, "third")) is None
 
     async def test_the_backlog_is_what_is_not_done(self) -> None:
         async with self.working(10) as (broker, topic):
-            assert await within(broker.backlog(topic, GROUP)) is None
+            assert await within(work_of(broker).backlog(topic, GROUP)) is None
             lease = await self.pulled(broker, topic, 4)
-            assert await within(broker.backlog(topic, GROUP)) == 10
+            assert await within(work_of(broker).backlog(topic, GROUP)) == 10
             one, *rest = ids(lease)
             await self.acknowledged(broker, topic, [lease], accept={one}, reject=frozenset(rest[:1]))
             left = 10 - len(lease.messages[:2])
-            assert await within(broker.backlog(topic, GROUP)) == left
+            assert await within(work_of(broker).backlog(topic, GROUP)) == left
             await within(broker.publish(record(topic)))
-            assert await within(broker.backlog(topic, GROUP)) == left + 1
+            assert await within(work_of(broker).backlog(topic, GROUP)) == left + 1
             await self.all_pulled(broker, topic, left + 1)
-            assert await within(broker.backlog(topic, GROUP)) == left + 1
+            assert await within(work_of(broker).backlog(topic, GROUP)) == left + 1
             await self.end_leases()
-            assert await within(broker.backlog(topic, GROUP)) == left + 1
+            assert await within(work_of(broker).backlog(topic, GROUP)) == left + 1
 
     async def test_a_topic_that_does_not_exist_is_unknown_and_is_not_created(self) -> None:
         async with self.working() as (broker, topic):
             for wait_s in (0, self.patience_s):
                 found = await outcomes(
-                    [broker.pull(topic, GROUP, most=1, wait_s=wait_s), broker.backlog(topic, GROUP)]
+                    [
+                        work_of(broker).pull(topic, GROUP, most=1, wait_s=wait_s),
+                        work_of(broker).backlog(topic, GROUP),
+                    ]
                 )
                 assert [type(each) for each in found] == [UnknownTopic] * 2
             assert topic not in await within(broker.list_topics())
 
-    async def refused(self, broker: IWorkBroker, topic: str) -> None:
+    async def refused(self, broker: IBroker, topic: str) -> None:
         """Check that the broker gives no more leases, and that this is said at once."""
         for wait_s in (0, self.lease_s):
-            (found,) = await outcomes([broker.pull(topic, GROUP, most=1, wait_s=wait_s)])
+            (found,) = await outcomes([work_of(broker).pull(topic, GROUP, most=1, wait_s=wait_s)])
             assert isinstance(found, TooManyLeases)
 
     async def test_a_lease_more_than_the_most_is_rejected_until_one_is_acknowledged(self) -> None:
         self.most_leases = 2
         async with self.working(4) as (broker, topic):
             leases = [await self.pulled(broker, topic) for _ in range(2)]
-            assert broker.leases == 2
+            assert work_of(broker).leases == 2
             await self.refused(broker, topic)
-            extended = await within(broker.extend(topic, GROUP, leases[0].token))
-            assert broker.leases == 2
+            extended = await within(work_of(broker).extend(topic, GROUP, leases[0].token))
+            assert work_of(broker).leases == 2
             await self.refused(broker, topic)
             await self.acknowledged(broker, topic, leases[1:], accept=ALL)
-            assert broker.leases == 1
+            assert work_of(broker).leases == 1
             last = await self.pulled(broker, topic)
             await self.refused(broker, topic)
-            await within(broker.acknowledge(topic, GROUP, extended.token, Verdicts(release=ALL)))
+            await within(work_of(broker).acknowledge(topic, GROUP, extended.token, Verdicts(release=ALL)))
             await self.acknowledged(broker, topic, [last], reject=ALL)
-            assert broker.leases == 0
+            assert work_of(broker).leases == 0
 
     async def test_a_lease_whose_time_is_over_makes_room_for_another(self) -> None:
         self.most_leases = 1
@@ -372,12 +383,12 @@ class WorkContract(ContractBase):
             await self.pulled(broker, topic)
             await self.refused(broker, topic)
             await self.end_leases()
-            assert broker.leases == 0
+            assert work_of(broker).leases == 0
             # A broker may need some seconds for the end.
             ends_s = time.monotonic() + self.patience_s
             lease = None
             while not isinstance(lease, Lease) and time.monotonic() < ends_s:
-                (lease,) = await outcomes([broker.pull(topic, GROUP, most=1, wait_s=0)])
+                (lease,) = await outcomes([work_of(broker).pull(topic, GROUP, most=1, wait_s=0)])
             assert isinstance(lease, Lease)
             assert [each.attempts for each in lease.messages] == [2]
 
@@ -403,19 +414,19 @@ class WorkContract(ContractBase):
         self.most_leases = 2
         async with self.working(1) as (broker, topic):
             await self.acknowledged(broker, topic, await self.all_pulled(broker, topic, 1), accept=ALL)
-            waiting = [broker.pull(topic, GROUP, most=1, wait_s=1) for _ in range(5)]
+            waiting = [work_of(broker).pull(topic, GROUP, most=1, wait_s=1) for _ in range(5)]
             await turns()
             await within(broker.publish_many([record(topic) for _ in range(5)]))
             found = await outcomes(waiting)
             leases = [each for each in found if isinstance(each, Lease)]
             assert 1 <= len(leases) <= 2
             assert all(isinstance(each, (Lease, TooManyLeases, type(None))) for each in found)
-            assert broker.leases == len(leases)
+            assert work_of(broker).leases == len(leases)
 
     async def test_a_pull_waits_for_a_record(self) -> None:
         async with self.working(1) as (broker, topic):
             await self.acknowledged(broker, topic, await self.all_pulled(broker, topic, 1), accept=ALL)
-            waiting = broker.pull(topic, GROUP, most=5, wait_s=self.patience_s)
+            waiting = work_of(broker).pull(topic, GROUP, most=5, wait_s=self.patience_s)
             await turns()
             assert not waiting.called
             await within(broker.publish(record(topic, b"next")))
@@ -426,7 +437,7 @@ class WorkContract(ContractBase):
     async def test_a_pull_waits_for_a_release(self) -> None:
         async with self.working(1) as (broker, topic):
             leases = await self.all_pulled(broker, topic, 1)
-            waiting = broker.pull(topic, GROUP, most=1, wait_s=self.patience_s)
+            waiting = work_of(broker).pull(topic, GROUP, most=1, wait_s=self.patience_s)
             await turns()
             assert not waiting.called
             await self.acknowledged(broker, topic, leases, release=ALL)
@@ -437,7 +448,7 @@ class WorkContract(ContractBase):
     async def test_a_pull_waits_for_the_end_of_a_lease(self) -> None:
         async with self.working(1) as (broker, topic):
             await self.all_pulled(broker, topic, 1)
-            waiting = broker.pull(topic, GROUP, most=1, wait_s=self.lease_s + self.patience_s)
+            waiting = work_of(broker).pull(topic, GROUP, most=1, wait_s=self.lease_s + self.patience_s)
             await turns()
             assert not waiting.called
             await self.end_leases()
@@ -448,13 +459,13 @@ class WorkContract(ContractBase):
     async def test_a_pull_without_messages_ends_after_its_time(self) -> None:
         async with self.working(1) as (broker, topic):
             await self.all_pulled(broker, topic, 1)
-            waiting = [broker.pull(topic, GROUP, most=1, wait_s=each) for each in (0, 0.05, 0.1)]
+            waiting = [work_of(broker).pull(topic, GROUP, most=1, wait_s=each) for each in (0, 0.05, 0.1)]
             assert await outcomes(waiting) == [None] * 3
 
     async def test_waiting_pulls_get_messages_in_their_order(self) -> None:
         async with self.working(1) as (broker, topic):
             await self.acknowledged(broker, topic, await self.all_pulled(broker, topic, 1), accept=ALL)
-            waiting = [broker.pull(topic, GROUP, most=1, wait_s=self.patience_s) for _ in range(30)]
+            waiting = [work_of(broker).pull(topic, GROUP, most=1, wait_s=self.patience_s) for _ in range(30)]
             await within(broker.publish_many([record(topic, b"%d" % n) for n in range(30)]))
             leases: list[Lease] = await outcomes(waiting)
             found = sorted(int(each.messages[0].record.value or b"") for each in leases)
@@ -463,7 +474,9 @@ class WorkContract(ContractBase):
     async def test_a_cancelled_pull_takes_no_message(self) -> None:
         async with self.working(1) as (broker, topic):
             await self.acknowledged(broker, topic, await self.all_pulled(broker, topic, 1), accept=ALL)
-            cancelled, waiting = (broker.pull(topic, GROUP, most=1, wait_s=self.patience_s) for _ in range(2))
+            cancelled, waiting = (
+                work_of(broker).pull(topic, GROUP, most=1, wait_s=self.patience_s) for _ in range(2)
+            )
             await turns()
             cancelled.cancel()
             (error,) = await outcomes([cancelled])
@@ -476,7 +489,7 @@ class WorkContract(ContractBase):
     async def test_the_messages_of_a_pull_that_is_cancelled_at_once_are_not_kept(self) -> None:
         async with self.working(3) as (broker, topic):
             for _ in range(2):
-                cancelled = broker.pull(topic, GROUP, most=3, wait_s=0)
+                cancelled = work_of(broker).pull(topic, GROUP, most=3, wait_s=0)
                 if cancelled.called:
                     # Nothing can be cancelled: its worker has the messages.
                     lease = await within(cancelled)
@@ -495,12 +508,12 @@ class WorkContract(ContractBase):
 
             async def work(number: int) -> None:
                 while len(accepted) < 200:
-                    lease = await broker.pull(topic, GROUP, most=1 + number % 4, wait_s=0.5)
+                    lease = await work_of(broker).pull(topic, GROUP, most=1 + number % 4, wait_s=0.5)
                     if lease is None:
                         continue
                     kept = lease.messages[: max(1, len(lease.messages) - 1)]
                     verdicts = Verdicts(accept=frozenset(record_offset(each.record) for each in kept))
-                    await broker.acknowledge(topic, GROUP, lease.token, verdicts)
+                    await work_of(broker).acknowledge(topic, GROUP, lease.token, verdicts)
                     accepted.extend(values(kept))
 
             await within(broker.publish(record(topic, b"0")))
@@ -508,22 +521,22 @@ class WorkContract(ContractBase):
             await within(broker.publish_many([record(topic, b"%d" % n) for n in range(1, 200)]))
             await outcomes(workers)
             assert sorted(int(each or b"") for each in accepted) == list(range(200))
-            assert await within(broker.backlog(topic, GROUP)) == 0
+            assert await within(work_of(broker).backlog(topic, GROUP)) == 0
 
     async def test_a_stop_ends_pulls_that_wait_and_rejects_later_calls(self) -> None:
         async with self.working(1) as (broker, topic):
             lease = await self.pulled(broker, topic)
-            waiting = [broker.pull(topic, GROUP, most=1, wait_s=self.patience_s) for _ in range(3)]
+            waiting = [work_of(broker).pull(topic, GROUP, most=1, wait_s=self.patience_s) for _ in range(3)]
             await turns()
             stopping = broker.stop(deadline_s=DEADLINE_S)
             assert await outcomes(waiting) == [None] * 3
             await within(stopping)
             found = await outcomes(
                 [
-                    broker.pull(topic, GROUP, most=1, wait_s=0),
-                    broker.acknowledge(topic, GROUP, lease.token, Verdicts()),
-                    broker.extend(topic, GROUP, lease.token),
-                    broker.backlog(topic, GROUP),
+                    work_of(broker).pull(topic, GROUP, most=1, wait_s=0),
+                    work_of(broker).acknowledge(topic, GROUP, lease.token, Verdicts()),
+                    work_of(broker).extend(topic, GROUP, lease.token),
+                    work_of(broker).backlog(topic, GROUP),
                 ]
             )
             assert [type(each) for each in found] == [BrokerStopped] * 4
@@ -546,6 +559,6 @@ class WorkContract(ContractBase):
                 assert ids(again) == ids(released)
                 await self.lost(second, topic, done.token, released.token)
                 await self.acknowledged(second, topic, [held], accept=ALL)
-                assert await within(second.backlog(topic, GROUP)) == 2
+                assert await within(work_of(second).backlog(topic, GROUP)) == 2
             finally:
                 await within(second.stop(deadline_s=DEADLINE_S))

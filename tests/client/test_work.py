@@ -46,7 +46,7 @@ class WorkService(Service):
 
     @property
     def backlog(self):
-        return self.result_of(self.broker.backlog("orders", "billing"))
+        return self.result_of(self.broker.work.backlog("orders", "billing"))
 
 
 class Handling:

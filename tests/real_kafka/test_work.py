@@ -70,7 +70,7 @@ class Work(WorkContract):
         """As in the contract, but a pull that has only begun may take one, and give it back."""
         async with self.working(1) as (broker, topic):
             await self.acknowledged(broker, topic, await self.all_pulled(broker, topic, 1), accept=ALL)
-            cancelled, waiting = (broker.pull(topic, "workers", most=1, wait_s=30) for _ in range(2))
+            cancelled, waiting = (broker.work.pull(topic, "workers", most=1, wait_s=30) for _ in range(2))
             await deferLater(reactor, 1)
             cancelled.addErrback(lambda _: None)
             cancelled.cancel()
@@ -98,7 +98,7 @@ async def pulled(broker, group, *, most=1):
     lease = None
     while lease is None:
         with suppress(BrokerUnavailable):
-            lease = await within(broker.pull(group.topic, group.name, most=most, wait_s=1))
+            lease = await within(broker.work.pull(group.topic, group.name, most=most, wait_s=1))
     return lease
 
 
@@ -108,23 +108,23 @@ async def never_answered(group, one, two):
 
 async def acknowledged(group, one, two):
     lease = await pulled(one, group)
-    await within(one.acknowledge(group.topic, group.name, lease.token, Verdicts(accept=ALL)))
+    await within(one.work.acknowledge(group.topic, group.name, lease.token, Verdicts(accept=ALL)))
 
 
 async def acknowledged_by_another(group, one, two):
     lease = await pulled(one, group)
-    await within(two.acknowledge(group.topic, group.name, lease.token, Verdicts(release=ALL)))
+    await within(two.work.acknowledge(group.topic, group.name, lease.token, Verdicts(release=ALL)))
 
 
 async def extended_by_another(group, one, two):
     lease = await pulled(one, group)
     # It lasts for half a second.
     with suppress(LeaseLost):
-        await within(two.extend(group.topic, group.name, lease.token))
+        await within(two.work.extend(group.topic, group.name, lease.token))
 
 
 async def cancelled(group, one, two):
-    pulling = one.pull(group.topic, group.name, most=1, wait_s=1)
+    pulling = one.work.pull(group.topic, group.name, most=1, wait_s=1)
     pulling.addErrback(lambda _: None)
     pulling.cancel()
     await deferLater(reactor, 0)
@@ -132,9 +132,11 @@ async def cancelled(group, one, two):
 
 async def cancelled_while_it_waits(group, one, two):
     idle = f"{group.name}-idle"
-    pulling = one.pull(group.topic, idle, most=1, wait_s=60)
+    pulling = one.work.pull(group.topic, idle, most=1, wait_s=60)
     # When the group is ready, it gets a message before it is cancelled.
-    pulling.addCallback(lambda lease: one.acknowledge(group.topic, idle, lease.token, Verdicts(accept=ALL)))
+    pulling.addCallback(
+        lambda lease: one.work.acknowledge(group.topic, idle, lease.token, Verdicts(accept=ALL))
+    )
     pulling.addErrback(lambda _: None)
     await deferLater(reactor, 0.1)
     pulling.cancel()
@@ -168,7 +170,7 @@ async def test_no_session_is_left_by_three_times_as_many_leases_as_there_are_ses
         lease = await pulled(two, group)
         # It lasts for half a second.
         with suppress(LeaseLost):
-            await within(two.acknowledge(group.topic, group.name, lease.token, Verdicts()))
+            await within(two.work.acknowledge(group.topic, group.name, lease.token, Verdicts()))
         idle = await in_thread(ShareGroup, few_sessions)
         await in_thread(
             wait_until, lambda: free_sessions(idle) == SESSIONS, "no session is left on the broker"
@@ -181,9 +183,9 @@ async def test_a_pull_without_a_session_is_refused_and_names_the_setting(few_ses
     async with running(few_sessions) as one:
         leases = [await pulled(one, group) for _ in range(SESSIONS)]
         with pytest.raises(BrokerUnavailable, match=r"group\.share\.max\.share\.sessions"):
-            await within(one.pull(group.topic, group.name, most=1, wait_s=0))
+            await within(one.work.pull(group.topic, group.name, most=1, wait_s=0))
         for lease in leases:
-            await within(one.acknowledge(group.topic, group.name, lease.token, Verdicts(accept=ALL)))
+            await within(one.work.acknowledge(group.topic, group.name, lease.token, Verdicts(accept=ALL)))
         assert (await pulled(one, group)).messages[0].record.offset == SESSIONS
 
 
@@ -197,12 +199,12 @@ async def test_markers_of_transactions_are_neither_given_nor_backlog(many_sessio
     async with running(many_sessions) as broker:
         found = []
         while len(found) < 2:
-            lease = await within(broker.pull(topic, "workers", most=10, wait_s=10))
+            lease = await within(broker.work.pull(topic, "workers", most=10, wait_s=10))
             found += [each.record.value for each in lease.messages]
-            await within(broker.acknowledge(topic, "workers", lease.token, Verdicts(accept=ALL)))
+            await within(broker.work.acknowledge(topic, "workers", lease.token, Verdicts(accept=ALL)))
         assert found == [b"a", b"b"]
-        assert await within(broker.pull(topic, "workers", most=10, wait_s=1)) is None
-        await eventually_equal(lambda: broker.backlog(topic, "workers"), 0)
+        assert await within(broker.work.pull(topic, "workers", most=10, wait_s=1)) is None
+        await eventually_equal(lambda: broker.work.backlog(topic, "workers"), 0)
 
 
 async def eventually_equal(ask, expected):
@@ -220,11 +222,11 @@ async def test_a_lease_that_another_instance_has_extended_outlives_the_first(man
             for each in (two, one, two):
                 extended = await within(each.extend(group.topic, group.name, tokens[-1]))
                 tokens.append(extended.token)
-        assert await within(two.pull(group.topic, group.name, most=2, wait_s=0)) is None
+        assert await within(two.work.pull(group.topic, group.name, most=2, wait_s=0)) is None
         for token in tokens[:-1]:
             with pytest.raises(LeaseLost):
-                await within(two.acknowledge(group.topic, group.name, token, Verdicts(accept=ALL)))
-        found = await within(two.acknowledge(group.topic, group.name, tokens[-1], Verdicts(accept=ALL)))
+                await within(two.work.acknowledge(group.topic, group.name, token, Verdicts(accept=ALL)))
+        found = await within(two.work.acknowledge(group.topic, group.name, tokens[-1], Verdicts(accept=ALL)))
         assert found.accepted == len(lease.messages)
 
 

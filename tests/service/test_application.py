@@ -39,11 +39,12 @@ class EndlessFollowing:
 class LoggingBroker(ManualBroker):
     """A broker that fails what it has when it is stopped, and writes down what it is told."""
 
-    leases = 0
+    leases = given_up = 0
 
     def __init__(self, events):
         super().__init__()
         self._events = events
+        self.work = self
 
     def start(self):
         self._events.append("broker starts")

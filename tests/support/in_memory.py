@@ -38,6 +38,8 @@ from tests.support.secrets import record_output
 class ManualBroker:
     """A broker whose every answer is up to the test."""
 
+    work = None
+
     def __init__(self):
         self.records: list[Record] = []
         self.waiting: list[Deferred[RecordMetadata]] = []

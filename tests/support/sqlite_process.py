@@ -158,12 +158,12 @@ async def work(reactor, _, path, count):
     broker = SQLiteBroker(path=path, clock=reactor, threads=reactor)
     broker.start()
     accepted = []
-    while await within(broker.backlog("t", "g")) != 0:
-        lease = await within(broker.pull("t", "g", most=1 + len(accepted) % 4, wait_s=0.5))
+    while await within(broker.work.backlog("t", "g")) != 0:
+        lease = await within(broker.work.pull("t", "g", most=1 + len(accepted) % 4, wait_s=0.5))
         if lease is not None:
             first, *_ = ids = [(0, each.record.offset) for each in lease.messages]
             kept = frozenset(ids[: count % len(ids)]) or frozenset([first])
-            await within(broker.acknowledge("t", "g", lease.token, Verdicts(accept=kept)))
+            await within(broker.work.acknowledge("t", "g", lease.token, Verdicts(accept=kept)))
             accepted += [offset for _, offset in kept]
     await within(broker.stop(deadline_s=20))
     return accepted
@@ -174,9 +174,9 @@ async def hold(reactor, pipe, path):
     broker = SQLiteBroker(path=path, clock=reactor, threads=reactor)
     broker.start()
     await settled(broker, [record("t") for _ in range(6)])
-    leases = [await within(broker.pull("t", "g", most=2, wait_s=0)) for _ in range(3)]
-    await within(broker.acknowledge("t", "g", leases[0].token, Verdicts(accept=ALL)))
-    await within(broker.acknowledge("t", "g", leases[2].token, Verdicts()))
+    leases = [await within(broker.work.pull("t", "g", most=2, wait_s=0)) for _ in range(3)]
+    await within(broker.work.acknowledge("t", "g", leases[0].token, Verdicts(accept=ALL)))
+    await within(broker.work.acknowledge("t", "g", leases[2].token, Verdicts()))
     pipe.send([each.token for each in leases])
     while True:
         await settled(broker, [record("other")])

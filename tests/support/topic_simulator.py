@@ -32,6 +32,8 @@ class SimulatedTopic:
     Readings are answered, and records are delivered, a millisecond of the clock later.
     """
 
+    work = None
+
     def __init__(self, clock, *, partitions=1, has_ids=True, has_epochs=False):
         self.clock = clock
         self.epoch = 0 if has_epochs else -1

@@ -42,7 +42,8 @@ class WorkerBroker(PromptBroker):
         super().__init__()
         self.asked: list[Asked] = []
         self.cancelled: list[str] = []
-        self.leases = 0
+        self.work = self
+        self.leases = self.given_up = 0
 
     def _ask(self, method, *arguments):
         answer = Deferred(lambda _: self.cancelled.append(method))

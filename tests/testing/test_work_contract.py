@@ -8,7 +8,7 @@ from tests.support.contracts import check_contract
 
 BROKERS = '''
 from msgspec.structs import replace
-from sampleapp.brokers.memory import MemoryBroker
+from sampleapp.brokers import memory
 from sampleapp.brokers.shared.deliveries import WorkSettings
 from sampleapp.errors import LeaseLost, TooManyLeases, UnknownIds
 from sampleapp.model import ALL, Acknowledged, Extended, Verdicts
@@ -24,6 +24,38 @@ class Ahead:
 
     def callLater(self, *arguments):
         return reactor.callLater(*arguments)
+
+
+class Work:
+    """The groups of workers of a broker here."""
+
+    def __init__(self, broker):
+        self._broker = broker
+
+    def __getattr__(self, name):
+        return getattr(self._broker._work if name in ("stop", "stored") else self._broker, name)
+
+
+class MemoryBroker(memory.MemoryBroker):
+    """Passes calls on, so that the brokers here can change them."""
+
+    leases = property(lambda self: self._work.leases)
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self._work, self.work = self.work, Work(self)
+
+    def pull(self, *arguments, **options):
+        return self._work.pull(*arguments, **options)
+
+    def acknowledge(self, *arguments):
+        return self._work.acknowledge(*arguments)
+
+    def extend(self, *arguments):
+        return self._work.extend(*arguments)
+
+    def backlog(self, *arguments):
+        return self._work.backlog(*arguments)
 
 
 class Right(MemoryBroker):

@@ -41,6 +41,7 @@ class AskedBroker(PromptBroker):
     def __init__(self):
         super().__init__()
         self.topics = set()
+        self.work = self
 
     def publish(self, record):
         self.topics.add(record.topic)

@@ -12,7 +12,7 @@ import time
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Collection, Generator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.interfaces import IReactorTime
@@ -41,18 +41,15 @@ from sampleapp.errors import (
     UnknownPartition,
     UnknownTopic,
 )
-from sampleapp.interfaces import IMeasured, IRecordObserver, ISubscription, IWorkBroker, Outcome
+from sampleapp.interfaces import IBroker, IMeasured, IRecordObserver, ISubscription, Outcome
 from sampleapp.measures import Measures, Waiting
 from sampleapp.model import (
     EARLIEST,
-    Acknowledged,
     ConsumerRecord,
-    Extended,
     FromEnd,
     FromOffset,
     FromOffsets,
     Health,
-    Lease,
     ReadRequest,
     ReadResult,
     ReadStart,
@@ -62,7 +59,6 @@ from sampleapp.model import (
     ReplayedRecord,
     Start,
     TopicDescription,
-    Verdicts,
 )
 
 _PAGE_RECORDS = 500
@@ -73,7 +69,7 @@ _REMEMBERED_IDS = 100_000
 """Maximum ids that are remembered, in about 40 MB."""
 
 
-@implementer(IWorkBroker, IMeasured)
+@implementer(IBroker, IMeasured)
 class MemoryBroker:
     """A broker with one partition for each topic, and offsets from 0."""
 
@@ -100,11 +96,12 @@ class MemoryBroker:
         self._subscriptions = LogSubscriptions(
             read=self._page, clock=clock, health_tracker=self._health_tracker
         )
-        self._leases = GivenLeases(work)
-        # A time of day that is never set, for leases.
-        self._ahead_s = time.time() - clock.seconds()
+        # A time of day that is never set.
+        ahead_s = time.time() - clock.seconds()
+        self._leases = GivenLeases(work, lambda: ahead_s + clock.seconds())
         self._groups: dict[tuple[str, str], _GroupRows] = {}
-        self._work = Work(self._run, clock)
+        self.work: Final = Work(self._run, clock, self._leases)
+        """See `IBroker.work`."""
         self._batches: list[_Batch] = []
         self._finished: Waiters[None] = Waiters()
         self._stopped = False
@@ -188,27 +185,6 @@ class MemoryBroker:
         """See `IBroker.follow`."""
         return self._subscriptions.follow(topic=topic, observer=observer, start=start, partition=partition)
 
-    @property
-    def leases(self) -> int:
-        """See `IWorkBroker.leases`."""
-        return self._leases.count(self._now_ms())
-
-    def pull(self, topic: str, group: str, *, most: int, wait_s: float) -> Deferred[Lease | None]:
-        """See `IWorkBroker.pull`."""
-        return self._work.pull(topic, group, most=most, wait_s=wait_s)
-
-    def acknowledge(self, topic: str, group: str, lease: bytes, verdicts: Verdicts) -> Deferred[Acknowledged]:
-        """See `IWorkBroker.acknowledge`."""
-        return self._work.acknowledge(topic, group, lease, verdicts)
-
-    def extend(self, topic: str, group: str, lease: bytes) -> Deferred[Extended]:
-        """See `IWorkBroker.extend`."""
-        return self._work.extend(topic, group, lease)
-
-    def backlog(self, topic: str, group: str) -> Deferred[int | None]:
-        """See `IWorkBroker.backlog`."""
-        return self._work.backlog(topic, group)
-
     def health(self) -> Health:
         """See `IBroker.health`."""
         return self._health_tracker.health()
@@ -217,7 +193,7 @@ class MemoryBroker:
         """See `IMeasured.measures`. Only the rest of large batches waits, and its bytes are not counted."""
         records = sum(len(batch.records) - len(batch.outcomes) for batch in self._batches)
         waiting = Waiting(records=records, bytes=0, limit_bytes=None)
-        return Measures(waiting=waiting, given_up=self._work.given_up)
+        return Measures(waiting=waiting)
 
     def stop(self, *, deadline_s: float) -> Deferred[None]:  # noqa: ARG002 -- nothing here takes time
         """See `IBroker.stop`. The rest of large batches is stored first, in the next turns of the reactor."""
@@ -230,14 +206,14 @@ class MemoryBroker:
         return list(self._topics.get(topic, ()))
 
     async def _stop(self) -> None:
-        await self._work.stop()
+        await self.work.stop()
         await self._subscriptions.stop()
         if self._batches:
             await self._finished.wait()
 
     def _appended_now(self, records: Sequence[Record]) -> None:
         self._subscriptions.appended({record.topic for record in records})
-        self._work.stored(records)
+        self.work.stored(records)
 
     def _run(self, operations: Sequence[Operation]) -> Deferred[list[tuple[Any, int]]]:
         return succeed(run_all(operations, self._find))
@@ -249,10 +225,7 @@ class MemoryBroker:
         if create:
             self._groups.setdefault(key, _GroupRows(records))
         rows = self._groups.get(key)
-        return None if rows is None else Deliveries(rows, self._leases, now_ms=self._now_ms())
-
-    def _now_ms(self) -> int:
-        return int(1000 * (self._ahead_s + self._clock.seconds()))
+        return None if rows is None else Deliveries(rows, self._leases)
 
     def _append(self, record: Record) -> Outcome:
         try:

@@ -357,6 +357,10 @@ _WORK: Final[Mapping[str, _Metric[WorkGroups]]] = {
         "The most leases of this instance that workers may have.",
         lambda work: work.max_leases,
     ),
+    "sampleapp_work_given_up_messages": _counter(
+        "Messages that were given up: no attempt of a group of workers was accepted.",
+        lambda work: work.given_up,
+    ),
     "sampleapp_work_messages": _counter(
         "Messages of workers, by topic, group and result: given (each attempt), accepted, released or "
         "rejected (other: all groups after the first hundred).",
@@ -381,10 +385,6 @@ _BROKER: Final[Mapping[str, _Metric[IBroker]]] = {
 }
 
 _WAITING: Final[Mapping[str, _Metric[Measures]]] = {
-    "sampleapp_work_given_up_messages": _counter(
-        "Messages that were given up: no attempt of a group of workers was accepted.",
-        lambda measures: measures.given_up,
-    ),
     "sampleapp_broker_waiting_records": _gauge(
         "Records that wait for the broker's response.", lambda measures: measures.waiting.records
     ),

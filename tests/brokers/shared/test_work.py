@@ -6,7 +6,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
 
 from sampleapp.brokers.memory import MemoryBroker
-from sampleapp.brokers.shared.deliveries import WorkSettings
+from sampleapp.brokers.shared.deliveries import GivenLeases, WorkSettings
 from sampleapp.brokers.shared.work import Work
 from sampleapp.errors import BrokerUnavailable
 from sampleapp.model import ALL, Verdicts
@@ -24,7 +24,7 @@ def working(*, count=0, attempts=5):
 
 
 def pull(broker, *, most=1, wait_s=0.0, group="g"):
-    return broker.pull("t", group, most=most, wait_s=wait_s)
+    return broker.work.pull("t", group, most=most, wait_s=wait_s)
 
 
 def value(pulling):
@@ -38,8 +38,8 @@ def test_nothing_is_scheduled_while_no_pull_waits():
     assert pull(broker).result is None
     assert clock.getDelayedCalls() == []
     waiting = pull(broker, wait_s=60)
-    assert len(clock.getDelayedCalls()) == 2
-    broker.acknowledge("t", "g", lease.token, Verdicts(release=ALL))
+    assert len(clock.getDelayedCalls()) == 3
+    broker.work.acknowledge("t", "g", lease.token, Verdicts(release=ALL))
     assert value(waiting) == b"first"
     clock.advance(0.2)
     assert clock.getDelayedCalls() == []
@@ -97,7 +97,7 @@ def test_a_lease_that_ends_wakes_a_pull_of_its_group():
     assert not waiting.called
     clock.pump([0.1] * 5)
     assert waiting.result.messages[0].attempts == 2
-    lost = broker.extend("t", "g", lease.token)
+    lost = broker.work.extend("t", "g", lease.token)
     lost.addErrback(lambda failure: type(failure.value).__name__)
     assert lost.result == "LeaseLost"
 
@@ -109,25 +109,25 @@ def test_a_worker_may_call_the_broker_from_the_callback_of_a_pull():
     def work(lease):
         if lease is not None:
             accepted.extend(each.record.offset for each in lease.messages)
-            broker.acknowledge("t", "g", lease.token, Verdicts(accept=ALL))
+            broker.work.acknowledge("t", "g", lease.token, Verdicts(accept=ALL))
             pull(broker, most=2).addCallback(work)
 
     pull(broker, most=2).addCallback(work)
     assert accepted == list(range(100))
-    assert broker.backlog("t", "g").result == 0
+    assert broker.work.backlog("t", "g").result == 0
 
 
 def test_each_message_that_is_given_up_is_counted_once():
     broker, clock = working(count=2, attempts=1)
     ended, released = pull(broker, most=2).result, pull(broker).result
     clock.advance(29)
-    broker.acknowledge("t", "g", released.token, Verdicts())
-    assert broker.measures().given_up == 1
+    broker.work.acknowledge("t", "g", released.token, Verdicts())
+    assert broker.work.given_up == 1
     clock.advance(1)
     # This is found out by a pull.
-    assert broker.measures().given_up == 1
+    assert broker.work.given_up == 1
     assert [pull(broker).result for _ in range(3)] == [None] * 3
-    assert broker.measures().given_up == 1 + len(ended.messages)
+    assert broker.work.given_up == 1 + len(ended.messages)
 
 
 def test_a_lease_takes_no_more_messages_after_a_mebibyte():
@@ -139,8 +139,8 @@ def test_a_lease_takes_no_more_messages_after_a_mebibyte():
         [0, 1, 2],
         [3, 4],
     ]
-    broker.acknowledge("t", "g", first.token, Verdicts())
-    broker.acknowledge("t", "g", second.token, Verdicts())
+    broker.work.acknowledge("t", "g", first.token, Verdicts())
+    broker.work.acknowledge("t", "g", second.token, Verdicts())
     assert [each.record.offset for each in pull(broker, most=500).result.messages] == [0, 1, 2, 3]
 
 
@@ -151,7 +151,7 @@ def test_calls_share_a_transaction_and_each_has_its_own_error():
         transactions.append((len(operations), Deferred()))
         return transactions[-1][1]
 
-    work = Work(run, Clock())
+    work = Work(run, Clock(), GivenLeases(WorkSettings(), Clock().seconds))
     calls = [work.backlog("t", "g") for _ in range(19)]
     errors = []
     for call in calls:

@@ -321,7 +321,7 @@ class MemoryMachine(WorkMachine):
         self._broker.start()
 
     def worker(self, at):
-        return self._broker
+        return self._broker.work
 
     def lease_s(self, at):
         return 30
@@ -341,7 +341,7 @@ class Process:
             work=WorkSettings(lease_s=machine.lease_s(at), attempts=ATTEMPTS),
             now=lambda: machine.now_ms() / 1000,
         )
-        self.work = Work(self._run, machine.clock)
+        self.work = Work(self._run, machine.clock, self.store.leases)
 
     def _run(self, operations):
         try:

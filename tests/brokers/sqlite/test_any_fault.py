@@ -249,7 +249,7 @@ async def test_any_exception_is_survived(faults, no_failure_is_lost, faulty, cal
         callers = Callers(broker, calls)
         stopping = broker.stop(deadline_s=20) if is_stopped_with_it else None
         reads = [broker.read(ReadRequest(topic="t", limit=9, max_bytes=99)) for _ in range(2)]
-        pulls = [broker.pull("t", "g", most=3, wait_s=0.1) for _ in range(2)]
+        pulls = [broker.work.pull("t", "g", most=3, wait_s=0.1) for _ in range(2)]
         await callers.all_answered()
         assert all(isinstance(each, ReadResult | PublishError) for each in await outcomes(reads))
         assert all(isinstance(each, Lease | PublishError | None) for each in await outcomes(pulls))
@@ -260,7 +260,7 @@ async def test_any_exception_is_survived(faults, no_failure_is_lost, faulty, cal
             await within(broker.publish(record("t", b"last")))
             await eventually(lambda: b"last" in observer.values() and observer.caught_up_at)
             assert following.unavailable_reason() is None
-            assert await within(broker.pull("t", "other", most=1, wait_s=0)) is not None
+            assert await within(broker.work.pull("t", "other", most=1, wait_s=0)) is not None
             stopping = broker.stop(deadline_s=20)
         await within(stopping)
         faults.disarm()

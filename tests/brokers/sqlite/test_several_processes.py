@@ -74,9 +74,9 @@ async def test_a_follower_sees_what_another_process_publishes(path):
 async def test_processes_share_the_messages_of_a_topic(path):
     async with running(path) as broker:
         await within(broker.publish_many([record("t") for _ in range(200)]))
-        assert await within(broker.pull("t", "g", most=1, wait_s=0)) is not None
-        lease = await within(broker.pull("t", "g", most=1, wait_s=0))
-        await within(broker.acknowledge("t", "g", lease.token, Verdicts(accept=ALL)))
+        assert await within(broker.work.pull("t", "g", most=1, wait_s=0)) is not None
+        lease = await within(broker.work.pull("t", "g", most=1, wait_s=0))
+        await within(broker.work.acknowledge("t", "g", lease.token, Verdicts(accept=ALL)))
     with other_connection(path) as connection:
         connection.execute("UPDATE work_delivery SET ends_ms = 0")
     working = [
@@ -94,12 +94,14 @@ async def test_leases_outlive_a_process_that_is_killed(path):
     await deferToThread(process.join)
     pipe.close()
     async with running(path) as broker:
-        again = await within(broker.pull("t", "g", most=6, wait_s=0))
+        again = await within(broker.work.pull("t", "g", most=6, wait_s=0))
         assert [(each.record.offset, each.attempts) for each in again.messages] == [(4, 2), (5, 2)]
-        lost = await outcomes([broker.acknowledge("t", "g", each, Verdicts()) for each in (done, released)])
+        lost = await outcomes(
+            [broker.work.acknowledge("t", "g", each, Verdicts()) for each in (done, released)]
+        )
         assert [type(each) for each in lost] == [LeaseLost] * 2
-        assert (await within(broker.acknowledge("t", "g", held, Verdicts(accept=ALL)))).accepted == 2
-        assert await within(broker.backlog("t", "g")) == 2
+        assert (await within(broker.work.acknowledge("t", "g", held, Verdicts(accept=ALL)))).accepted == 2
+        assert await within(broker.work.backlog("t", "g")) == 2
 
 
 def probe_and_close(store):

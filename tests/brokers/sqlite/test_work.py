@@ -25,7 +25,7 @@ def tables(path):
 
 
 def pull(broker, *, most=1, wait_s=0, group="g"):
-    return within(broker.pull("t", group, most=most, wait_s=wait_s))
+    return within(broker.work.pull("t", group, most=most, wait_s=wait_s))
 
 
 def offsets(lease):
@@ -40,8 +40,10 @@ async def publish(broker, count=1):
 async def test_a_file_has_no_tables_of_workers_before_the_first_pull(path):
     async with running(path) as broker:
         await publish(broker)
-        assert await within(broker.backlog("t", "g")) is None
-        lost = await outcomes([broker.acknowledge("t", "g", b"x", ACCEPT), broker.extend("t", "g", b"x")])
+        assert await within(broker.work.backlog("t", "g")) is None
+        lost = await outcomes(
+            [broker.work.acknowledge("t", "g", b"x", ACCEPT), broker.work.extend("t", "g", b"x")]
+        )
         assert [type(each) for each in lost] == [LeaseLost] * 2
         assert tables(path) == TABLES
         await pull(broker)
@@ -55,7 +57,7 @@ async def test_a_pull_without_messages_writes_nothing(path):
         await pull(broker)
         written = path.with_name("log.sqlite3-wal").read_bytes()
         assert [await pull(broker) for _ in range(3)] == [None] * 3
-        assert await within(broker.backlog("t", "g")) == 1
+        assert await within(broker.work.backlog("t", "g")) == 1
         assert path.with_name("log.sqlite3-wal").read_bytes() == written
 
 
@@ -65,9 +67,9 @@ async def test_any_broker_on_the_file_takes_a_lease_of_another(path):
         await publish(one, 2)
         lease = await pull(one)
         assert offsets(await pull(other)) == [1]
-        extended = await within(other.extend("t", "g", lease.token))
-        assert (await within(other.acknowledge("t", "g", extended.token, ACCEPT))).accepted == 1
-        (lost,) = await outcomes([one.acknowledge("t", "g", extended.token, ACCEPT)])
+        extended = await within(other.work.extend("t", "g", lease.token))
+        assert (await within(other.work.acknowledge("t", "g", extended.token, ACCEPT))).accepted == 1
+        (lost,) = await outcomes([one.work.acknowledge("t", "g", extended.token, ACCEPT)])
         assert isinstance(lost, LeaseLost)
 
 
@@ -79,7 +81,7 @@ async def test_a_pull_waits_for_records_and_releases_of_another_broker_on_the_fi
         waiting = pull(other, wait_s=30)
         await turns()
         assert not waiting.called
-        await within(one.acknowledge("t", "g", lease.token, Verdicts()))
+        await within(one.work.acknowledge("t", "g", lease.token, Verdicts()))
         assert offsets(await waiting) == [0]
         waiting = pull(other, wait_s=30)
         await turns()
@@ -101,10 +103,10 @@ async def test_a_topic_that_is_made_again_has_other_groups_even_if_its_rows_have
         await publish(broker, 2)
         with other_connection(path) as connection:
             assert connection.execute("SELECT id FROM topic").fetchall() == before
-        assert await within(broker.backlog("t", "g")) is None
+        assert await within(broker.work.backlog("t", "g")) is None
         again = await pull(broker, most=3)
         assert [(each.record.offset, each.attempts) for each in again.messages] == [(0, 1), (1, 1)]
-        (lost,) = await outcomes([broker.acknowledge("t", "g", lease.token, ACCEPT)])
+        (lost,) = await outcomes([broker.work.acknowledge("t", "g", lease.token, ACCEPT)])
         assert isinstance(lost, LeaseLost)
 
 
@@ -113,17 +115,17 @@ async def test_deleted_records_are_not_given_again_and_do_not_count(path):
     async with running(path) as broker:
         await publish(broker, 10)
         released, held = await pull(broker, most=2), await pull(broker, most=2)
-        await within(broker.acknowledge("t", "g", released.token, Verdicts()))
+        await within(broker.work.acknowledge("t", "g", released.token, Verdicts()))
         with other_connection(path) as connection:
             connection.execute("DELETE FROM record WHERE offset IN (0, 2, 4, 5, 7)")
         with logged(LogLevel.warn) as warnings:
-            assert await within(broker.backlog("t", "g")) == 1 + 1 + 4
+            assert await within(broker.work.backlog("t", "g")) == 1 + 1 + 4
             assert offsets(await pull(broker, most=3)) == [1, 6, 8]
-            assert await within(broker.backlog("t", "g")) == 1 + 3 + 1
-            assert (await within(broker.acknowledge("t", "g", held.token, ACCEPT))).accepted == 2
+            assert await within(broker.work.backlog("t", "g")) == 1 + 3 + 1
+            assert (await within(broker.work.acknowledge("t", "g", held.token, ACCEPT))).accepted == 2
         assert warnings == []
         assert offsets(await pull(broker, most=3)) == [9]
-        assert broker.measures().given_up == 0
+        assert broker.work.given_up == 0
 
 
 @pytest_twisted.ensureDeferred
@@ -132,16 +134,16 @@ async def test_messages_that_are_given_up_are_counted_and_logged(path):
         await publish(broker, 3)
         lease = await pull(broker, most=3)
         with logged_lines() as lines:
-            done = await within(broker.acknowledge("t", "g", lease.token, Verdicts(accept={(0, 0)})))
+            done = await within(broker.work.acknowledge("t", "g", lease.token, Verdicts(accept={(0, 0)})))
         assert done == Acknowledged(accepted=1, released=2, rejected=0, given_up=2)
-        assert broker.measures().given_up == 2
+        assert broker.work.given_up == 2
         (line,) = lines
         assert line.startswith("2 messages of topic t are given up: no attempt of group g was accepted.")
         with logged_lines() as lines:
             await publish(broker, 1)
             lease = await pull(broker)
-            await within(broker.acknowledge("t", "g", lease.token, Verdicts()))
-        assert broker.measures().given_up == 3
+            await within(broker.work.acknowledge("t", "g", lease.token, Verdicts()))
+        assert broker.work.given_up == 3
         assert lines == []
 
 
@@ -153,7 +155,7 @@ async def test_large_messages_are_given_a_few_at_a_time(path):
         assert [offsets(each) for each in leases[:3]] == [[0, 1, 2], [3, 4, 5], [6]]
         assert leases[3] is None
         for each in leases[:3]:
-            await within(broker.acknowledge("t", "g", each.token, Verdicts()))
+            await within(broker.work.acknowledge("t", "g", each.token, Verdicts()))
         assert [offsets(await pull(broker, most=500)) for _ in range(3)] == [[0, 1, 2], [3, 4, 5], [6]]
 
 
@@ -169,7 +171,7 @@ async def test_a_clock_that_is_set_back_delays_messages_by_one_lease_at_most(pat
         assert await pull(broker) is None
         now_s[0] += 1
         assert offsets(await pull(broker)) == [0]
-        (lost,) = await outcomes([broker.acknowledge("t", "g", first.token, ACCEPT)])
+        (lost,) = await outcomes([broker.work.acknowledge("t", "g", first.token, ACCEPT)])
         assert isinstance(lost, LeaseLost)
 
 
@@ -186,7 +188,7 @@ async def test_a_broker_with_short_leases_does_not_shorten_those_of_another(path
         assert await pull(short) is None
         now_s[0] += 299
         assert await pull(short) is None
-        assert (await within(long.acknowledge("t", "g", lease.token, ACCEPT))).accepted == 1
+        assert (await within(long.work.acknowledge("t", "g", lease.token, ACCEPT))).accepted == 1
 
 
 @pytest_twisted.ensureDeferred
@@ -197,19 +199,19 @@ async def test_a_disk_that_does_not_answer_leaves_the_outcome_open(path, disk):
         await eventually(lambda: clock.advance(0.01) or publishing.called)
         lease = await pull(broker)
         disk.hang("work")
-        calls = [broker.acknowledge("t", "g", lease.token, ACCEPT)]
+        calls = [broker.work.acknowledge("t", "g", lease.token, ACCEPT)]
         await eventually(lambda: disk.asked["work"])
         # These wait for the first one, and more than one transaction could take.
-        calls += [broker.backlog("t", "g") for _ in range(40)]
+        calls += [broker.work.backlog("t", "g") for _ in range(40)]
         clock.advance(15)
         errors = await outcomes(calls)
         assert [type(each) for each in errors] == [OutcomeUnknown] * 41
         assert all("/" not in str(each) for each in errors)
         disk.answer()
         # It was done all the same.
-        (lost,) = await outcomes([broker.acknowledge("t", "g", lease.token, ACCEPT)])
+        (lost,) = await outcomes([broker.work.acknowledge("t", "g", lease.token, ACCEPT)])
         assert isinstance(lost, LeaseLost)
-        assert await within(broker.backlog("t", "g")) == 0
+        assert await within(broker.work.backlog("t", "g")) == 0
         assert disk.asked["work"] == 3
 
 
@@ -220,7 +222,7 @@ async def test_messages_that_come_too_late_for_their_pull_are_released(path, dis
         publishing = broker.publish(record("t"))
         await eventually(lambda: clock.advance(0.01) or publishing.called)
         disk.hang("work")
-        late = broker.pull("t", "g", most=1, wait_s=5)
+        late = broker.work.pull("t", "g", most=1, wait_s=5)
         await eventually(lambda: disk.asked["work"])
         clock.advance(19.9)
         assert not late.called
@@ -243,7 +245,7 @@ async def test_a_pull_whose_time_is_over_while_the_disk_works_gets_what_is_there
         await eventually(lambda: clock.advance(0.01) or publishing.called)
         await pull(broker)
         disk.hang("work")
-        waiting = broker.pull("t", "g", most=1, wait_s=5)
+        waiting = broker.work.pull("t", "g", most=1, wait_s=5)
         await eventually(lambda: disk.asked["work"])
         clock.advance(5)
         assert not waiting.called
@@ -259,9 +261,9 @@ async def test_a_pull_has_looked_for_messages_before_its_time_is_over(path, disk
         publishing = broker.publish(record("t"))
         await eventually(lambda: clock.advance(0.01) or publishing.called)
         disk.hang("work")
-        counting = broker.backlog("t", "g")
+        counting = broker.work.backlog("t", "g")
         await eventually(lambda: disk.asked["work"])
-        waiting = broker.pull("t", "g", most=1, wait_s=1)
+        waiting = broker.work.pull("t", "g", most=1, wait_s=1)
         clock.advance(1)
         assert not waiting.called
         disk.answer()
@@ -274,7 +276,7 @@ async def test_the_messages_of_a_pull_that_is_cancelled_while_the_disk_works_are
     async with running(path) as broker:
         await publish(broker, 2)
         disk.hang("work")
-        cancelled = broker.pull("t", "g", most=2, wait_s=0)
+        cancelled = broker.work.pull("t", "g", most=2, wait_s=0)
         await eventually(lambda: disk.asked["work"])
         cancelled.cancel()
         (error,) = await outcomes([cancelled])
@@ -290,12 +292,12 @@ async def test_what_is_released_goes_to_the_pull_that_has_waited_longest(path, d
         await publish(broker)
         lease = await pull(broker)
         disk.hang("work")
-        counting = broker.backlog("t", "g")
+        counting = broker.work.backlog("t", "g")
         await eventually(lambda: disk.asked["work"])
         # All of these are in one transaction.
-        first = broker.pull("t", "g", most=1, wait_s=30)
-        done = broker.acknowledge("t", "g", lease.token, Verdicts())
-        second = broker.pull("t", "g", most=1, wait_s=30)
+        first = broker.work.pull("t", "g", most=1, wait_s=30)
+        done = broker.work.acknowledge("t", "g", lease.token, Verdicts())
+        second = broker.work.pull("t", "g", most=1, wait_s=30)
         disk.answer()
         assert offsets(await within(first)) == [0]
         assert not second.called
@@ -316,10 +318,10 @@ async def test_a_failed_commit_changes_nothing(path, own_connection, message, er
         await publish(broker)
         lease = await pull(broker)
         own_connection.fail_next_commit(message)
-        (failed,) = await outcomes([broker.acknowledge("t", "g", lease.token, ACCEPT)])
+        (failed,) = await outcomes([broker.work.acknowledge("t", "g", lease.token, ACCEPT)])
         assert type(failed) is error
         assert "/" not in str(failed)
-        assert (await within(broker.acknowledge("t", "g", lease.token, ACCEPT))).accepted == 1
+        assert (await within(broker.work.acknowledge("t", "g", lease.token, ACCEPT))).accepted == 1
 
 
 @pytest_twisted.ensureDeferred
@@ -328,7 +330,7 @@ async def test_while_the_file_is_locked_nothing_is_given(path):
         await publish(broker)
         with other_connection(path) as connection:
             connection.execute("BEGIN EXCLUSIVE")
-            waiting = [broker.pull("t", "g", most=1, wait_s=30) for _ in range(2)]
+            waiting = [broker.work.pull("t", "g", most=1, wait_s=30) for _ in range(2)]
             errors = await outcomes(waiting)
         assert [type(each) for each in errors] == [BrokerUnavailable] * 2
         assert errors[0] is not errors[1]
@@ -341,7 +343,7 @@ async def test_an_unexpected_fault_is_logged_and_answered(path, monkeypatch, no_
         await publish(broker)
         with monkeypatch.context() as patch:
             patch.setattr("sampleapp.brokers.sqlite.store.run_all", None)
-            (error,) = await outcomes([broker.pull("t", "g", most=1, wait_s=0)])
+            (error,) = await outcomes([broker.work.pull("t", "g", most=1, wait_s=0)])
         assert isinstance(error, OutcomeUnknown)
         assert [failure.type for failure in no_failure_is_lost] == [TypeError]
         no_failure_is_lost.clear()
@@ -351,6 +353,6 @@ async def test_an_unexpected_fault_is_logged_and_answered(path, monkeypatch, no_
 @pytest_twisted.ensureDeferred
 async def test_a_broker_that_is_not_started_gives_nothing(path):
     broker = new_broker(path)
-    found = await outcomes([broker.pull("t", "g", most=1, wait_s=30), broker.backlog("t", "g")])
+    found = await outcomes([broker.work.pull("t", "g", most=1, wait_s=30), broker.work.backlog("t", "g")])
     assert [type(each) for each in found] == [BrokerUnavailable] * 2
     await within(broker.stop(deadline_s=1))

@@ -45,28 +45,24 @@ from sampleapp.errors import (
     UnknownTopic,
 )
 from sampleapp.interfaces import (
+    IBroker,
     IMeasured,
     IRecordObserver,
     IReloadable,
     ISubscription,
-    IWorkBroker,
     Outcome,
 )
 from sampleapp.measures import BYTES, RECORDS, SECONDS, Distribution, KafkaMeasures, Waiting
 from sampleapp.model import (
     EARLIEST,
-    Acknowledged,
-    Extended,
     FromOffsets,
     Health,
-    Lease,
     ReadRequest,
     ReadResult,
     Record,
     RecordMetadata,
     Start,
     TopicDescription,
-    Verdicts,
 )
 
 _NOT_STARTED: Final = "The Kafka broker has not started yet."
@@ -86,7 +82,7 @@ _TOPIC_CREATION_S: Final = 0.1
 T = TypeVar("T")
 
 
-@implementer(IWorkBroker, IMeasured, IReloadable)
+@implementer(IBroker, IMeasured, IReloadable)
 class KafkaBroker:
     """
     The topics of a Kafka cluster.
@@ -142,7 +138,8 @@ class KafkaBroker:
         self._reader = TopicReader(
             new_client=self._new_client, clock=reactor, max_batch_bytes=config.max_batch_bytes
         )
-        self._work: GroupWork | None = None
+        self.work: GroupWork | None = None
+        """See `IBroker.work`."""
         self._work_settings = work
         self._now = now
         self._stopping = Stopping(clock=reactor, work=self._stop, deadline_passed=self._deadline_passed)
@@ -175,7 +172,7 @@ class KafkaBroker:
             ),
             clock=self._reactor,
         )
-        self._work = GroupWork(
+        self.work = GroupWork(
             client=self._new_client(),
             clock=self._reactor,
             now=self._now,
@@ -274,27 +271,6 @@ class KafkaBroker:
         return subscription
 
     @property
-    def leases(self) -> int:
-        """See `IWorkBroker.leases`."""
-        return 0 if self._work is None else self._work.leases
-
-    def pull(self, topic: str, group: str, *, most: int, wait_s: float) -> Deferred[Lease | None]:
-        """See `IWorkBroker.pull`."""
-        return self._working(lambda work: work.pull(topic, group, most=most, wait_s=wait_s))
-
-    def acknowledge(self, topic: str, group: str, lease: bytes, verdicts: Verdicts) -> Deferred[Acknowledged]:
-        """See `IWorkBroker.acknowledge`."""
-        return self._working(lambda work: work.acknowledge(topic, group, lease, verdicts))
-
-    def extend(self, topic: str, group: str, lease: bytes) -> Deferred[Extended]:
-        """See `IWorkBroker.extend`."""
-        return self._working(lambda work: work.extend(topic, group, lease))
-
-    def backlog(self, topic: str, group: str) -> Deferred[int | None]:
-        """See `IWorkBroker.backlog`."""
-        return self._working(lambda work: work.backlog(topic, group))
-
-    @property
     def reloaded_paths(self) -> Sequence[Path]:
         """See `IReloadable.reloaded_paths`."""
         return self._secured().paths
@@ -310,9 +286,8 @@ class KafkaBroker:
 
     def measures(self) -> KafkaMeasures:
         """See `IMeasured.measures`."""
-        if self._producer is not None and self._work is not None:
-            measures = self._producer.measures(requests=self._sent)
-            return replace(measures, given_up=self._work.given_up)
+        if self._producer is not None:
+            return self._producer.measures(requests=self._sent)
         return KafkaMeasures(
             waiting=Waiting(records=0, bytes=0, limit_bytes=self._config.buffer_bytes),
             requests=self._sent,
@@ -327,13 +302,6 @@ class KafkaBroker:
     def stop(self, *, deadline_s: float) -> Deferred[None]:
         """See `IBroker.stop`. Of several calls, the earliest deadline applies."""
         return self._stopping.request(deadline_s=deadline_s)
-
-    def _working(self, begin: Callable[[GroupWork], Deferred[T]]) -> Deferred[T]:
-        if self._work is not None:
-            return begin(self._work)
-        if self._stopping.is_requested:
-            return fail(BrokerStopped("The service is stopping."))
-        return fail(BrokerUnavailable("The service has not started."))
 
     def _publish_identified(
         self,
@@ -436,7 +404,7 @@ class KafkaBroker:
         subscriptions = Deferred.fromCoroutine(self._subscriptions.stop())
         descriptions = self._descriptions.stop()
         reader = self._reader.stop()
-        work = succeed(None) if self._work is None else Deferred.fromCoroutine(self._work.stop())
+        work = succeed(None) if self.work is None else Deferred.fromCoroutine(self.work.stop())
         clock_check = self._clock_check.stop()
         self._cluster_health.stop()
         try:

@@ -60,13 +60,20 @@ class WorkSettings(Struct, frozen=True, kw_only=True):
 class GivenLeases:
     """The leases that this instance has given. Transactions change them, one at a time."""
 
-    def __init__(self, settings: WorkSettings) -> None:
+    def __init__(self, settings: WorkSettings, now: Callable[[], float]) -> None:
+        """:param now: returns the time of day: seconds since the epoch."""
         self.settings: Final = settings
+        self._now = now
         self._ends: dict[bytes, int] = {}
         """When they end, by token: milliseconds since the epoch."""
 
-    def count(self, now_ms: int) -> int:
+    def now_ms(self) -> int:
+        """Return the time of day: milliseconds since the epoch."""
+        return int(1000 * self._now())
+
+    def count(self) -> int:
         """Count those that have not ended, in any thread."""
+        now_ms = self.now_ms()
         return sum([ends_ms > now_ms for ends_ms in [*self._ends.values()]])
 
     def require_room(self, now_ms: int, is_given: Callable[[bytes], bool]) -> None:
@@ -124,17 +131,16 @@ class GroupRows(Protocol):
 class Deliveries:
     """One group at one moment: its leases, and what follows from their end."""
 
-    def __init__(self, rows: GroupRows, leases: GivenLeases, *, now_ms: int) -> None:
+    def __init__(self, rows: GroupRows, leases: GivenLeases) -> None:
         """
         :param rows: are changed in place.
         :param leases: those of this instance, in all groups; are changed in place.
-        :param now_ms: the time of day: milliseconds since the epoch.
         """
         self._rows = rows
         self._leases = leases
         self._most_attempts = leases.settings.attempts
-        self._now_ms = now_ms
-        self._ends_ms = now_ms + leases.settings.lease_ms
+        self._now_ms = leases.now_ms()
+        self._ends_ms = self._now_ms + leases.settings.lease_ms
         self.given_up = 0
         """The number of messages that were given up."""
 

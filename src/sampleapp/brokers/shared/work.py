@@ -12,8 +12,9 @@ from msgspec import Struct
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
+from zope.interface import implementer
 
-from sampleapp.brokers.shared.deliveries import LEASE_LOST, Deliveries
+from sampleapp.brokers.shared.deliveries import LEASE_LOST, Deliveries, GivenLeases
 from sampleapp.concurrency.failures import LogLimit
 from sampleapp.concurrency.waiting import Waiters
 from sampleapp.errors import (
@@ -24,6 +25,7 @@ from sampleapp.errors import (
     UnknownTopic,
     WorkError,
 )
+from sampleapp.interfaces import IWorkBroker
 from sampleapp.model import ALL, Acknowledged, Extended, Lease, Record, Verdicts
 
 _LOOK_S: Final = 0.2
@@ -122,9 +124,10 @@ class GivenUp:
             )
 
 
+@implementer(IWorkBroker)
 class Work:
     """
-    Implements `sampleapp.interfaces.IWorkBroker` over transactions.
+    Implements `IWorkBroker` over transactions.
 
     One transaction is under way at a time, with the calls that came during the one before. Timers run, and
     the broker is asked again, only while a pull waits.
@@ -133,16 +136,25 @@ class Work:
     _log = Logger()
 
     def __init__(
-        self, run: Callable[[Sequence[Operation]], Deferred[list[tuple[Any, int]]]], clock: IReactorTime
+        self,
+        run: Callable[[Sequence[Operation]], Deferred[list[tuple[Any, int]]]],
+        clock: IReactorTime,
+        leases: GivenLeases,
+        *,
+        timeout_s: float = 15.0,
     ) -> None:
         """
         :param run: runs operations in one transaction, with `run_all`, and fires at its end, in order with
             calls of `stored`. Fails with `sampleapp.errors.BrokerUnavailable` if nothing was done, or
             `sampleapp.errors.OutcomeUnknown`.
         :param clock: for waits.
+        :param leases: those of this instance.
+        :param timeout_s: seconds after which the result of a call is unknown, beside its wait for messages.
         """
         self._run = run
         self._clock = clock
+        self._leases = leases
+        self._timeout_s = timeout_s
         self._calls: list[_Call] = []
         """The next calls, in order. Those that were cancelled meanwhile are left out later."""
         self._waiting: dict[_Key, list[_Call]] = {}
@@ -154,30 +166,35 @@ class Work:
 
     @property
     def given_up(self) -> int:
-        """See `GivenUp.total`."""
+        """See `IWorkBroker.given_up`."""
         return self._given_up.total
 
+    @property
+    def leases(self) -> int:
+        """See `IWorkBroker.leases`."""
+        return self._leases.count()
+
     def pull(self, topic: str, group: str, *, most: int, wait_s: float) -> Deferred[Lease | None]:
-        """See `sampleapp.interfaces.IWorkBroker.pull`."""
+        """See `IWorkBroker.pull`."""
         call = _Call(Operation((topic, group), partial(Deliveries.pull, most=most)), Deferred())
         if wait_s > 0:
             call.waits = True
             timer = self._clock.callLater(wait_s, self._end_wait, call)
             call.result.addBoth(_cancel, timer)
-        return self._add(call)
+        return self._add(call, wait_s)
 
     def acknowledge(self, topic: str, group: str, lease: bytes, verdicts: Verdicts) -> Deferred[Acknowledged]:
-        """See `sampleapp.interfaces.IWorkBroker.acknowledge`."""
+        """See `IWorkBroker.acknowledge`."""
         use = partial(Deliveries.acknowledge, token=lease, verdicts=verdicts)
         return self._add(_Call(Operation((topic, group), use, _raise_lost), Deferred()))
 
     def extend(self, topic: str, group: str, lease: bytes) -> Deferred[Extended]:
-        """See `sampleapp.interfaces.IWorkBroker.extend`."""
+        """See `IWorkBroker.extend`."""
         use = partial(Deliveries.extend, token=lease)
         return self._add(_Call(Operation((topic, group), use, _raise_lost), Deferred()))
 
     def backlog(self, topic: str, group: str) -> Deferred[int | None]:
-        """See `sampleapp.interfaces.IWorkBroker.backlog`."""
+        """See `IWorkBroker.backlog`."""
         return self._add(_Call(Operation((topic, group), Deliveries.backlog, lambda: None), Deferred()))
 
     def stored(self, records: Sequence[Record]) -> None:
@@ -199,13 +216,13 @@ class Work:
         if self._is_busy:
             await self._idle.wait()
 
-    def _add(self, call: _Call) -> Deferred[Any]:
+    def _add(self, call: _Call, wait_s: float = 0.0) -> Deferred[Any]:
         if self._is_stopped:
             call.result.errback(BrokerStopped("The service is stopping."))
         else:
             self._calls.append(call)
             self._begin()
-        return call.result
+        return call.result.addTimeout(self._timeout_s + wait_s, self._clock, onTimeoutCancel=_raise_not_known)
 
     def _wake(self, keys: Iterable[_Key]) -> None:
         for key in keys:
@@ -271,6 +288,10 @@ def _cancel(result: T, timer: IDelayedCall) -> T:
     if timer.active():
         timer.cancel()
     return result
+
+
+def _raise_not_known(_: object, _timeout_s: float) -> NoReturn:
+    raise OutcomeUnknown(f"The broker has not responded in time. {NOT_KNOWN}")
 
 
 def _raise_lost() -> NoReturn:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, ParamSpec, TypeVar
+from typing import Any, Final, NoReturn, ParamSpec
 
-from msgspec.structs import replace
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorFromThreads, IReactorTime
 from twisted.logger import Logger
@@ -27,22 +26,18 @@ from sampleapp.brokers.sqlite.rows import require_topic_name
 from sampleapp.brokers.sqlite.store import Store
 from sampleapp.brokers.sqlite.writer import Writer
 from sampleapp.errors import BrokerStopped, BrokerUnavailable, IllegalTopic, OutcomeUnknown, PublishError
-from sampleapp.interfaces import IMeasured, IRecordObserver, ISubscription, IWorkBroker, Outcome
+from sampleapp.interfaces import IBroker, IMeasured, IRecordObserver, ISubscription, Outcome
 from sampleapp.measures import SQLiteMeasures
 from sampleapp.model import (
     EARLIEST,
-    Acknowledged,
-    Extended,
     FromOffsets,
     Health,
-    Lease,
     ReadRequest,
     ReadResult,
     Record,
     RecordMetadata,
     Start,
     TopicDescription,
-    Verdicts,
 )
 
 _INTERVAL_S = 60.0
@@ -96,7 +91,6 @@ class Expiry:
 
 
 P = ParamSpec("P")
-T = TypeVar("T")
 
 BUFFER_BYTES = 64 * 1024 * 1024
 PATIENCE_S = 5.0
@@ -110,7 +104,7 @@ _NOT_STARTED = "The broker has not been started yet."
 _STOPPED = "The broker has been stopped."
 
 
-@implementer(IWorkBroker, IMeasured)
+@implementer(IBroker, IMeasured)
 class SQLiteBroker:
     """
     Records in one SQLite file, with one partition for each topic and offsets from 0 without gaps.
@@ -171,7 +165,8 @@ class SQLiteBroker:
             response_timeout_s=response_timeout_s,
             stored=self._stored,
         )
-        self._work = Work(self._run, clock)
+        self.work: Final = Work(self._run, clock, self._store.leases, timeout_s=response_timeout_s)
+        """See `IBroker.work`. It is also told within 0.2 s of what other processes have stored."""
         self._expiry = Expiry(store=self._store, thread=self._thread, clock=clock)
         self._clock = clock
         self._response_timeout_s = response_timeout_s
@@ -243,34 +238,13 @@ class SQLiteBroker:
         """See `IBroker.follow`."""
         return self._reader.follow(topic=topic, observer=observer, start=start, partition=partition)
 
-    @property
-    def leases(self) -> int:
-        """See `IWorkBroker.leases`."""
-        return self._store.leases()
-
-    def pull(self, topic: str, group: str, *, most: int, wait_s: float) -> Deferred[Lease | None]:
-        """See `IWorkBroker.pull`. It is also told within 0.2 s of what other processes have stored."""
-        return self._in_time(self._work.pull(topic, group, most=most, wait_s=wait_s), wait_s)
-
-    def acknowledge(self, topic: str, group: str, lease: bytes, verdicts: Verdicts) -> Deferred[Acknowledged]:
-        """See `IWorkBroker.acknowledge`."""
-        return self._in_time(self._work.acknowledge(topic, group, lease, verdicts))
-
-    def extend(self, topic: str, group: str, lease: bytes) -> Deferred[Extended]:
-        """See `IWorkBroker.extend`."""
-        return self._in_time(self._work.extend(topic, group, lease))
-
-    def backlog(self, topic: str, group: str) -> Deferred[int | None]:
-        """See `IWorkBroker.backlog`."""
-        return self._in_time(self._work.backlog(topic, group))
-
     def health(self) -> Health:
         """See `IBroker.health`."""
         return self._health_tracker.health()
 
     def measures(self) -> SQLiteMeasures:
         """See `IMeasured.measures`."""
-        return replace(self._writer.measures(), given_up=self._work.given_up)
+        return self._writer.measures()
 
     def stop(self, *, deadline_s: float) -> Deferred[None]:
         """See `IBroker.stop`. Of several calls the earliest deadline counts."""
@@ -278,16 +252,12 @@ class SQLiteBroker:
 
     def _stored(self, records: Sequence[Record]) -> None:
         self._reader.stored(records)
-        self._work.stored(records)
+        self.work.stored(records)
 
     def _run(self, operations: Sequence[Operation]) -> Deferred[list[tuple[Any, int]]]:
         if not self._started:
             return fail(BrokerUnavailable(_NOT_STARTED))
         return self._thread.run(self._store.work, operations).addErrback(_raise_work_error)
-
-    def _in_time(self, calling: Deferred[T], wait_s: float = 0.0) -> Deferred[T]:
-        timeout_s = self._response_timeout_s + wait_s
-        return calling.addTimeout(timeout_s, self._clock, onTimeoutCancel=_raise_not_known)
 
     def _error_of(self, topic: str) -> PublishError | None:
         if self._stopping.is_requested:
@@ -342,7 +312,7 @@ class SQLiteBroker:
 
     async def _stop(self) -> None:
         self._expiry.stop()
-        stopping = [Deferred.fromCoroutine(each.stop()) for each in (self._reader, self._work)]
+        stopping = [Deferred.fromCoroutine(each.stop()) for each in (self._reader, self.work)]
         try:
             await self._writer.drain()
             for each in stopping:
@@ -364,10 +334,6 @@ class SQLiteBroker:
                 )
         finally:
             self._thread.stop()
-
-
-def _raise_not_known(_: object, _timeout_s: float) -> NoReturn:
-    raise OutcomeUnknown(f"The disk has not responded in time. {NOT_KNOWN}")
 
 
 def _raise_work_error(failure: Failure) -> NoReturn:

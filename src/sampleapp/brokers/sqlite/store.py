@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from threading import Event
-from typing import Any, TypeGuard, TypeVar
+from typing import Any, Final, TypeGuard, TypeVar
 
 from sampleapp.brokers.shared.deliveries import GivenLeases, WorkSettings
 from sampleapp.brokers.shared.following import Page
@@ -97,8 +97,8 @@ class Store:
         """The size of the write-ahead log when a transaction was last committed; 0 before the first one."""
         self._patience_s = patience_s
         self._identity_window_ms = round(min(1000 * identity_window_s, _LONGEST_WINDOW_MS))
-        self._leases = GivenLeases(work)
-        self._now = now
+        self.leases: Final = GivenLeases(work, now)
+        """The leases of this process."""
         self._connection: sqlite3.Connection | None = None
         self._recent_ids = RecentIds()
         self._openings = 0
@@ -153,13 +153,9 @@ class Store:
 
         def run(connection: sqlite3.Connection) -> list[tuple[Any, int]]:
             # Inside of the transaction, since waiting for the lock may take seconds.
-            return run_all(operations, partial(find_group, connection, self._leases, self._now_ms()))
+            return run_all(operations, partial(find_group, connection, self.leases))
 
         return self._transaction(run)
-
-    def leases(self) -> int:
-        """Count the leases of this process that go on, in any thread; see `IWorkBroker.leases`."""
-        return self._leases.count(self._now_ms())
 
     def forget_some(self) -> bool:
         """
@@ -272,10 +268,7 @@ class Store:
         return fault
 
     def _window(self) -> Window:
-        return Window(now_ms=self._now_ms(), window_ms=self._identity_window_ms)
-
-    def _now_ms(self) -> int:
-        return int(1000 * self._now())
+        return Window(now_ms=self.leases.now_ms(), window_ms=self._identity_window_ms)
 
     def _release(self, *, may_checkpoint: bool = True) -> None:
         connection, self._connection = self._connection, None

@@ -36,13 +36,9 @@ _COUNT: Final = (
 
 
 def find_group(
-    connection: sqlite3.Connection, leases: GivenLeases, now_ms: int, key: tuple[str, str], *, create: bool
+    connection: sqlite3.Connection, leases: GivenLeases, key: tuple[str, str], *, create: bool
 ) -> Deliveries | None:
-    """
-    Find a group; see `sampleapp.brokers.shared.work.FindGroup`.
-
-    :param now_ms: the time of day: milliseconds since the epoch.
-    """
+    """Find a group; see `sampleapp.brokers.shared.work.FindGroup`."""
     topic, group = key
     found = find_topic(connection, topic)
     if found is None:
@@ -60,9 +56,10 @@ def find_group(
     group_id, next_offset, lease_ms = row
     if create:
         # They were given before the clock was set back, and would last until it is there again.
-        connection.execute(_SHORTEN, (now_ms + lease_ms, group_id, now_ms + lease_ms))
+        last_ms = leases.now_ms() + lease_ms
+        connection.execute(_SHORTEN, (last_ms, group_id, last_ms))
     rows = _GroupRows(connection, topic, topic_id, end, group_id, next_offset)
-    return Deliveries(rows, leases, now_ms=now_ms)
+    return Deliveries(rows, leases)
 
 
 class _GroupRows(Struct):

@@ -130,11 +130,11 @@ class WorkGroups:
         limits: Limits,
     ) -> None:
         """
-        :param broker: gives messages if it provides `IWorkBroker`.
+        :param broker: gives messages if it has `IBroker.work`.
         :param streams: limits the number of pulls that wait.
         :param slices: for encoding many messages.
         """
-        self._broker_of_groups: IWorkBroker | None = IWorkBroker(broker, None)
+        self._broker = broker
         self._streams = streams
         self._slices = slices
         self._clock = clock
@@ -175,7 +175,12 @@ class WorkGroups:
     @property
     def leases(self) -> int:
         """The leases of this instance that go on."""
-        return 0 if self._broker_of_groups is None else self._broker_of_groups.leases
+        return 0 if self._broker.work is None else self._broker.work.leases
+
+    @property
+    def given_up(self) -> int:
+        """The messages that this instance has given up after their last attempt."""
+        return 0 if self._broker.work is None else self._broker.work.given_up
 
     def backlogs(self) -> Mapping[tuple[str, str], int]:
         """Return the last known backlogs by topic and group, and ask the broker for new ones."""
@@ -188,7 +193,7 @@ class WorkGroups:
 
     async def _ask_backlog(self, topic: str, group: str) -> None:
         try:
-            backlog = await self._broker.backlog(topic, group)
+            backlog = await self._work.backlog(topic, group)
         except SampleAppError as error:
             forget_frames(error)
             backlog = None
@@ -203,16 +208,16 @@ class WorkGroups:
 
         :raise UnknownGroup: no worker has pulled in it yet.
         """
-        backlog = await self._broker.backlog(topic, group)
+        backlog = await self._work.backlog(topic, group)
         if backlog is None:
             raise UnknownGroup(topic, group)
         return _response(Backlog(topic, group, backlog))
 
     @property
-    def _broker(self) -> IWorkBroker:
-        if self._broker_of_groups is None:
+    def _work(self) -> IWorkBroker:
+        if self._broker.work is None:
             raise WorkNotSupported("The broker of this service has no groups of workers.")
-        return self._broker_of_groups
+        return self._broker.work
 
     def _pull(self, request: Request, *, topic: AuthorizedTopic, group: str) -> Deferred[Response]:
         """Return a Deferred that, if cancelled, fires with a response for metrics and logs."""
@@ -227,7 +232,7 @@ class WorkGroups:
             # Messages that do not fit would be given back, and lose an attempt.
             request.reservation.require_room(self._room)
         wait_s = 0 if request.client_has_finished else wanted.wait
-        pull = partial(self._broker.pull, topic, group, most=wanted.max, wait_s=wait_s)
+        pull = partial(self._work.pull, topic, group, most=wanted.max, wait_s=wait_s)
         lease = await self._counted(self._wait(request, f"{topic}/{group}", pull) if wait_s else pull())
         if lease is None:
             return Response(HTTPStatus.NO_CONTENT, _HEADERS[1:])
@@ -235,7 +240,7 @@ class WorkGroups:
         try:
             return await self._encode(request, lease)
         except (CancelledError, SampleAppError):
-            giving_back = self._broker.acknowledge(topic, group, lease.token, Verdicts(release=ALL))
+            giving_back = self._work.acknowledge(topic, group, lease.token, Verdicts(release=ALL))
             giving_back.addCallbacks(partial(self.counts.add_done, topic, group), _leave)
             raise
 
@@ -291,7 +296,7 @@ class WorkGroups:
         results = _read(request, AckRequest)
         token = token_of(results.lease)
         try:
-            done = await self._broker.acknowledge(topic, group, token, results.verdicts)
+            done = await self._work.acknowledge(topic, group, token, results.verdicts)
         except UnknownIds as error:
             raise results.naming(error.ids) from error
         self.counts.add_done(topic, group, done)
@@ -299,7 +304,7 @@ class WorkGroups:
 
     async def _extend(self, request: Request, topic: AuthorizedTopic, group: str) -> Response:
         token = token_of(_read(request, ExtendRequest).lease)
-        extended = await self._counted(self._broker.extend(topic, group, token))
+        extended = await self._counted(self._work.extend(topic, group, token))
         return _response(new_lease(extended.token, extended.ends_ms))
 
 

@@ -9,12 +9,10 @@ from uuid import NAMESPACE_OID, uuid5
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import LoopingCall
-from zope.interface import implementer
 
 from sampleapp.brokers.kafka.batches import Codec, encode_batch
 from sampleapp.brokers.kafka.protocol import OF_BROKER
 from sampleapp.brokers.kafka.work import GroupWork
-from sampleapp.interfaces import IWorkBroker
 from sampleapp.model import RecordMetadata
 from sampleapp_testing import WorkContract
 from tests.support.in_memory import PromptBroker
@@ -39,7 +37,6 @@ class ManyTopics(Cluster):
         return (uuid5(NAMESPACE_OID, topic) if logs else None), logs
 
 
-@implementer(IWorkBroker)
 class SimulatedBroker(PromptBroker):
     """A broker whose time goes on with the reactor, and faster."""
 
@@ -56,12 +53,6 @@ class SimulatedBroker(PromptBroker):
         self.going_on = LoopingCall(self.cluster.run, STEP_S)
         self.going_on.clock = reactor
         self.count = 0
-        self.pull, self.acknowledge = self.work.pull, self.work.acknowledge
-        self.extend, self.backlog = self.work.extend, self.work.backlog
-
-    @property
-    def leases(self):
-        return self.work.leases
 
     def start(self):
         if not self.cluster.is_going_on:

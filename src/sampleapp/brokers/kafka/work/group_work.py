@@ -10,6 +10,7 @@ from twisted.internet.defer import CancelledError, Deferred, fail
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
+from zope.interface import implementer
 
 from sampleapp.brokers.kafka.batches import DEFAULT_MAX_BATCH_BYTES
 from sampleapp.brokers.kafka.cluster_client import ClusterClient
@@ -33,6 +34,7 @@ from sampleapp.errors import (
     WorkError,
     WorkNotSupported,
 )
+from sampleapp.interfaces import IWorkBroker
 from sampleapp.model import Acknowledged, Extended, Lease, Verdicts
 
 T = TypeVar("T")
@@ -40,9 +42,10 @@ T = TypeVar("T")
 _METADATA_AGE_S: Final = 5.0
 
 
+@implementer(IWorkBroker)
 class GroupWork:
     """
-    Implements the methods of `sampleapp.interfaces.IWorkBroker` on share groups.
+    Implements `IWorkBroker` on share groups.
 
     Nothing is kept that another instance would need. The first call opens the first connection.
     """
@@ -84,30 +87,30 @@ class GroupWork:
 
     @property
     def given_up(self) -> int:
-        """See `GivenUp.total`."""
+        """See `IWorkBroker.given_up`. It counts what is known here."""
         return self._sessions.given_up.total
 
     @property
     def leases(self) -> int:
-        """See `sampleapp.interfaces.IWorkBroker.leases`."""
+        """See `IWorkBroker.leases`."""
         return self._sessions.leases
 
     def pull(self, topic: str, group: str, *, most: int, wait_s: float) -> Deferred[Lease | None]:
-        """See `sampleapp.interfaces.IWorkBroker.pull`."""
+        """See `IWorkBroker.pull`."""
         if self._is_stopped:
             return _fail_stopped()
         return self._pulls.pull(topic, group, most=most, wait_s=wait_s).addErrback(self._translate)
 
     def acknowledge(self, topic: str, group: str, lease: bytes, verdicts: Verdicts) -> Deferred[Acknowledged]:
-        """See `sampleapp.interfaces.IWorkBroker.acknowledge`."""
+        """See `IWorkBroker.acknowledge`."""
         return self._begin(lambda: self._acknowledge(topic, group, lease, verdicts))
 
     def extend(self, topic: str, group: str, lease: bytes) -> Deferred[Extended]:
-        """See `sampleapp.interfaces.IWorkBroker.extend`."""
+        """See `IWorkBroker.extend`."""
         return self._begin(lambda: self._extend(topic, group, lease))
 
     def backlog(self, topic: str, group: str) -> Deferred[int | None]:
-        """See `sampleapp.interfaces.IWorkBroker.backlog`."""
+        """See `IWorkBroker.backlog`."""
         return self._begin(lambda: self._backlog(topic, group))
 
     async def stop(self) -> None:
