@@ -56,7 +56,8 @@ BODIES = [b"", b"19.0", b'{"topic":"t","content":"c"}', b'{"records":[{"value":1
 @pytest.mark.parametrize("close", [(), [(b"Connection", b"close")]], ids=["keep-alive", "close"])
 def test_a_post_without_a_length_publishes_nothing_and_is_told_to_send_one(service, target, version, close):
     statuses = set()
-    for headers in CONTENT_TYPES:
+    # A pull without a type has no body.
+    for headers in CONTENT_TYPES[target.endswith("/pull") :]:
         for body in BODIES:
             fields = [*headers, SIGNED, *close]
             connection = raw(service, unframed("POST", target, fields, version=version) + body)

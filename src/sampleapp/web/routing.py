@@ -394,7 +394,7 @@ def _check(bound: BoundRoute, request: Request) -> Handler:
     variant = bound.choose(request) if bound.variant is None else bound.variant
     request.max_body = variant.max_body
     handler = bound.handler_of(variant, request)
-    if request.method == b"POST" and not has_content(request.fields):
+    if request.method == b"POST" and request.needs_length and not has_content(request.fields):
         raise LengthRequired
     return handler
 

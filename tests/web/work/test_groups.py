@@ -69,6 +69,20 @@ def test_a_pull_without_a_body_needs_no_content_type(service):
     assert service.pull(headers=()).status == 200
 
 
+@pytest.mark.parametrize("version", [b"1.0", b"1.1"])
+def test_a_pull_without_a_body_needs_no_length(service, version):
+    connection = service.connect()
+    head = b"POST /topics/orders/groups/billing/pull HTTP/%b\r\nHost: h\r\n"
+    connection.send(head % version + b"\r\n")
+    service.answer(None)
+    assert connection.sent.startswith(b"HTTP/1.1 204 ")
+    for lost in (b"Content-Type: application/json\r\n\r\n", b"Connection: close\r\n\r\n{}"):
+        connection = service.connect()
+        connection.send(head % version + lost)
+        assert connection.sent.split(b" ")[1] in {b"411", b"400"}
+    assert len(service.broker.asked) == 1
+
+
 def test_a_pull_says_how_many_messages_and_how_long_it_waits_for_the_first(service):
     service.pull(body={"max": 500.0, "wait": 60})
     assert asked(service) == [("pull", "orders", "billing", 500, 60)]

@@ -238,7 +238,7 @@ class RequestReader:
             # Or the next body of this connection would be decoded.
             self._coded = None
             is_usual = head.keeps_alive and head.method != b"POST"
-            return handler if is_usual else self._unless_unframed(handler, head)
+            return handler if is_usual else self._unless_unframed(handler, request, head)
         if length is not None:
             stop = end + length
             if stop <= len(data) and length <= self._max_body(request):
@@ -249,7 +249,7 @@ class RequestReader:
                 else:
                     self._coded.write(data[end:stop])
                     self._coded = None
-                return handler if head.keeps_alive else self._unless_unframed(handler, head)
+                return handler if head.keeps_alive else self._unless_unframed(handler, request, head)
         self.buffer = data[end:]
         self._begin_body(handler, request, head)
         return self._read_body() if self.buffer else None
@@ -278,7 +278,9 @@ class RequestReader:
             self._partial_head = PartialHead()
         self._partial_head.check(data)
 
-    def _unless_unframed(self, handler: Response | Handler, head: Head) -> Response | Handler:
+    def _unless_unframed(
+        self, handler: Response | Handler, request: Request, head: Head
+    ) -> Response | Handler:
         """
         Return the handler of a request, unless a part of its body would be lost.
 
@@ -287,7 +289,7 @@ class RequestReader:
         """
         if isinstance(handler, Response) and handler.problem:
             return handler
-        if head.method == b"POST" and not has_content(head.fields):
+        if head.method == b"POST" and request.needs_length and not has_content(head.fields):
             raise self._rejection(LengthRequired())
         if not head.keeps_alive and self.buffer.strip(b"\r\n"):
             raise self._rejection(
@@ -404,7 +406,7 @@ class RequestReader:
             self._reservation.resize(len(request.body))
         self._body = self._handler = self._coded = self._charge = None
         head = request.exchange.head
-        return handler if head is None or head.keeps_alive else self._unless_unframed(handler, head)
+        return handler if head is None or head.keeps_alive else self._unless_unframed(handler, request, head)
 
     def _max_body(self, request: Request) -> int:
         return self._server.limits.max_body if request.max_body is None else request.max_body

@@ -177,6 +177,8 @@ class Request(Struct, gc=False):
     """The greatest length of the body, in bytes, set by the dispatch; ``None`` for the server's own limit."""
     is_body_wanted: bool = True
     """False if the body has no meaning, as with GET (RFC 9110, section 9.3.1): then it is not kept."""
+    needs_length: bool = True
+    """False if a ``POST`` that does not declare a body has none; set by the dispatch."""
     ends_with_client: bool = False
     """
     True if the work of the handler is useless once the client has gone: then its Deferred is cancelled.
