@@ -15,7 +15,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from sampleapp.errors import Fault, InvalidWorkRequest, LeaseLost, pointer_token, shown
 from sampleapp.messages.json_text import LARGE, JSONObject, decode_json
-from sampleapp.model import ALL, MessageIds, Verdicts
+from sampleapp.model import ALL, MessageIds, RecordMetadata, Verdicts
 
 MAX_BODY: Final = LARGE
 """The greatest length of the body of a request, in bytes."""
@@ -103,14 +103,11 @@ class ExtendRequest(WorkRequest, frozen=True):
     lease: _Lease
 
 
-class WorkMessage(Struct, frozen=True):
+class WorkMessage(RecordMetadata, frozen=True, kw_only=True):
     """A message of a lease: a record as in a line of a page, with its id and its number of attempts."""
 
     id: _Id
     attempts: Annotated[int, Meta(ge=1)]
-    topic: str
-    partition: int
-    offset: int
     timestamp: int
     headers: dict[str, str]
     key: str | UnsetType = UNSET

@@ -428,7 +428,7 @@ class RecordPages:
         await turn.begin()
         chunks = []
         reservation = request.reservation
-        for some in _slices(found.records):
+        for some in slices_of(found.records):
             await self._slices.next()
             chunks.append(record_lines(some))
             if reservation is not None:
@@ -481,7 +481,7 @@ def memory_of(records: Sequence[ConsumerRecord]) -> int:
     return sum([_RECORD_BYTES + record.size + _MORE_OF_HEADER * len(record.headers) for record in records])
 
 
-def _slices(records: list[ConsumerRecord]) -> Iterator[list[ConsumerRecord]]:
+def slices_of(records: list[ConsumerRecord]) -> Iterator[list[ConsumerRecord]]:
     """Split records into parts that are each encoded within a millisecond or two; a large record is one."""
     part: list[ConsumerRecord] = []
     weight = length = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from http import HTTPStatus
+from itertools import islice
 from typing import Any, Final, TypeVar
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -44,7 +45,7 @@ from sampleapp.web.access_control import AuthorizedTopic
 from sampleapp.web.errors import NotJSON, UnknownGroup
 from sampleapp.web.publish.messages import media_type_of
 from sampleapp.web.publish.publisher import IDEMPOTENCY_KEY
-from sampleapp.web.read.pages import memory_of
+from sampleapp.web.read.pages import memory_of, slices_of
 from sampleapp.web.read.records import response_if_gone
 from sampleapp.web.read.registry import OpenStream, OpenStreams, StreamKind
 from sampleapp.web.responses import Response, json_line
@@ -52,9 +53,6 @@ from sampleapp.web.routing import Variant
 from sampleapp.web.server import Limits, Request
 from sampleapp.web.work.counts import WorkCounts
 
-_ENCODED_AT_ONCE: Final = 256 * 1024
-"""Bytes of messages that are encoded in one turn of the reactor, with `_MESSAGE_BYTES` for each."""
-_MESSAGE_BYTES: Final = 1024
 _ENDED_AT_ONCE: Final = 20
 """Pulls that are answered in one turn of the reactor when the service stops: two milliseconds."""
 _LOOK_S: Final = 0.5
@@ -278,17 +276,16 @@ class WorkGroups:
         :raise BodyMemoryOfCallerFull: the caller's other requests leave too little of its part.
         :raise BodyNeedsTooMuchMemory: no request may have as much.
         """
+        records = [message.record for message in lease.messages]
         if request.reservation is not None:
             # Records and lines are there at the same time.
-            request.reservation.resize(2 * memory_of([message.record for message in lease.messages]))
-        lines = []
-        unpaused = 0
-        for message in lease.messages:
-            if unpaused >= _ENCODED_AT_ONCE:
-                unpaused = 0
+            request.reservation.resize(2 * memory_of(records))
+        lines: list[bytes] = []
+        messages = iter(lease.messages)
+        for some in slices_of(records):
+            if lines:
                 await self._slices.next()
-            lines.append(leased_line(message))
-            unpaused += _MESSAGE_BYTES + len(lines[-1])
+            lines += map(leased_line, islice(messages, len(some)))
         head = json_line(new_lease(lease.token, lease.ends_ms)).removesuffix(b"}\n")
         return Response(HTTPStatus.OK, _HEADERS, b'%b,"messages":[%b]}\n' % (head, b",".join(lines)))
 
