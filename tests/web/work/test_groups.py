@@ -404,6 +404,18 @@ def test_pulls_that_wait_are_long_polls_like_the_pages_that_wait():
     assert service.begin("pull", {"wait": 20}).sent == b""
 
 
+def test_a_pull_that_fails_at_once_keeps_no_slot(monkeypatch):
+    service = WorkService(max_streams=1)
+
+    def fail(*_, **__):
+        raise errors.WorkNotSupported("Its words.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(service.broker, "pull", fail)
+        assert [service.ask("pull", {"wait": 20}).status for _ in range(2)] == [501, 501]
+    assert service.begin("pull", {"wait": 20}).sent == b""
+
+
 def test_pulls_that_wait_do_not_count_as_topics_that_are_followed():
     service = WorkService(max_followed_topics=0)
     assert service.begin("pull", {"wait": 20}).sent == b""

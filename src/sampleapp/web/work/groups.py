@@ -93,16 +93,16 @@ class _WaitingPull(OpenStream):
         if self._pulling is not None:
             self._pulling.cancel()
 
-    async def wait(self, pulling: Deferred[Lease | None]) -> Lease | None:
+    async def wait(self, pull: Callable[[], Deferred[Lease | None]]) -> Lease | None:
         """
         Wait for a lease.
 
         :return: ``None`` if none has come in time, or the wait was ended.
         :raise AccessError: the caller has lost its right.
         """
-        self._pulling = pulling
         try:
-            return await pulling
+            self._pulling = pull()
+            return await self._pulling
         except CancelledError as error:
             if not self._reason:
                 raise
@@ -263,7 +263,7 @@ class WorkGroups:
         self._waiting.add(waiting)
         request.end_wait = partial(waiting.end, "client")
         try:
-            return await waiting.wait(pull())
+            return await waiting.wait(pull)
         finally:
             request.end_wait = None
             self._waiting.discard(waiting)
