@@ -16,11 +16,11 @@ from sampleapp.brokers import memory
 from sampleapp.brokers.memory import MemoryBroker
 from sampleapp.brokers.shared.deliveries import WorkSettings
 from sampleapp.brokers.shared.idempotency import IdempotencySettings
-from sampleapp.errors import OutcomeUnknown
+from sampleapp.errors import BrokerUnavailable, OutcomeUnknown
 from sampleapp.model import FromTime, ReadRequest, ReplayedRecord
 from sampleapp_testing import WorkContract, identity
 from sampleapp_testing.broker_contract import BrokerContract, new_topic
-from tests.support.brokers import content, record, within
+from tests.support.brokers import content, outcomes, record, within
 
 
 class TestMemoryBroker(BrokerContract):
@@ -63,6 +63,21 @@ class TestWorkOfMemoryBroker(WorkContract):
 
     async def end_leases(self):
         self.clock.ahead_s += self.lease_s
+
+    @pytest_twisted.ensureDeferred
+    async def test_a_topic_has_a_limited_number_of_groups(self, monkeypatch):
+        monkeypatch.setattr(memory, "MOST_GROUPS", 2)
+        async with self.working(1) as (broker, topic):
+            for _ in range(2):
+                for group in ("a", "b"):
+                    await within(broker.work.pull(topic, group, most=1, wait_s=0))
+            for wait_s in (0, 1):
+                (found,) = await outcomes([broker.work.pull(topic, "c", most=1, wait_s=wait_s)])
+                assert isinstance(found, BrokerUnavailable)
+            assert await within(broker.work.backlog(topic, "c")) is None
+            another = new_topic()
+            await within(broker.publish(record(another)))
+            assert await within(broker.work.pull(another, "c", most=1, wait_s=0)) is not None
 
 
 class Odd:

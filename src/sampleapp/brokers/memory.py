@@ -30,7 +30,7 @@ from sampleapp.brokers.shared.following import (
 )
 from sampleapp.brokers.shared.health import WRITING, HealthTracker
 from sampleapp.brokers.shared.idempotency import IdempotencySettings, replayed
-from sampleapp.brokers.shared.work import Operation, Work, run_all
+from sampleapp.brokers.shared.work import MOST_GROUPS, TOO_MANY_GROUPS, Operation, Work, run_all
 from sampleapp.concurrency.waiting import Waiters
 from sampleapp.errors import (
     BrokerStopped,
@@ -222,9 +222,11 @@ class MemoryBroker:
         records = self._topics.get(key[0])
         if records is None:
             raise UnknownTopic(NO_SUCH_TOPIC)
-        if create:
-            self._groups.setdefault(key, _GroupRows(records))
         rows = self._groups.get(key)
+        if rows is None and create:
+            if sum([topic == key[0] for topic, _ in self._groups]) >= MOST_GROUPS:
+                raise BrokerUnavailable(TOO_MANY_GROUPS)
+            rows = self._groups[key] = _GroupRows(records)
         return None if rows is None else Deliveries(rows, self._leases)
 
     def _append(self, record: Record) -> Outcome:

@@ -9,6 +9,7 @@ from twisted.internet.task import Clock
 from twisted.logger import LogLevel
 
 from sampleapp.brokers.shared.deliveries import WorkSettings
+from sampleapp.brokers.sqlite import work
 from sampleapp.errors import BrokerUnavailable, LeaseLost, OutcomeUnknown
 from sampleapp.model import ALL, Acknowledged, Verdicts
 from tests.support.brokers import eventually, outcomes, record, turns, within
@@ -59,6 +60,21 @@ async def test_a_pull_without_messages_writes_nothing(path):
         assert [await pull(broker) for _ in range(3)] == [None] * 3
         assert await within(broker.work.backlog("t", "g")) == 1
         assert path.with_name("log.sqlite3-wal").read_bytes() == written
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_topic_has_a_limited_number_of_groups(path, monkeypatch):
+    monkeypatch.setattr(work, "MOST_GROUPS", 2)
+    async with running(path) as broker, running(path, work=WorkSettings(lease_s=60)) as other:
+        await publish(broker)
+        for each in (broker, other, broker):
+            for group in ("a", "b"):
+                await pull(each, group=group)
+        found = await outcomes([pull(each, group="c", wait_s=1) for each in (broker, other)])
+        assert [type(each) for each in found] == [BrokerUnavailable] * 2
+        assert await within(broker.work.backlog("t", "c")) is None
+        await within(broker.publish(record("another")))
+        assert await within(broker.work.pull("another", "c", most=1, wait_s=0)) is not None
 
 
 @pytest_twisted.ensureDeferred

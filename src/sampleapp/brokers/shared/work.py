@@ -30,6 +30,8 @@ from sampleapp.model import ALL, Acknowledged, Extended, Lease, Record, Verdicts
 
 _LOOK_S: Final = 0.2
 """The interval in which pulls that wait find ended leases, and what other processes have done."""
+MOST_GROUPS: Final = 1000
+"""The most groups of a topic: callers choose their names, and a group that is removed would begin again."""
 _CALLS_AT_ONCE: Final = 16
 """Maximum calls in a transaction, since publishing waits for it."""
 
@@ -38,6 +40,11 @@ NOT_KNOWN: Final = (
     "given again when their lease has ended."
 )
 """The message of a `sampleapp.errors.OutcomeUnknown`."""
+
+TOO_MANY_GROUPS: Final = (
+    f"The topic has {MOST_GROUPS:,} groups of workers: the maximum. Pull in one of them. An operator can "
+    "remove others."
+)
 
 T = TypeVar("T")
 
@@ -63,6 +70,7 @@ class FindGroup(Protocol):
 
         :param key: the topic and the group.
         :raise UnknownTopic: the topic does not exist.
+        :raise BrokerUnavailable: it has too many groups.
         """
 
 

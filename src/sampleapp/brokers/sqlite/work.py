@@ -11,15 +11,17 @@ from msgspec import Struct
 
 from sampleapp.brokers.shared.deliveries import Deliveries, GivenLeases
 from sampleapp.brokers.shared.following import NO_SUCH_TOPIC
+from sampleapp.brokers.shared.work import MOST_GROUPS, TOO_MANY_GROUPS
 from sampleapp.brokers.sqlite.database import statements
 from sampleapp.brokers.sqlite.rows import find_topic, page, record_at, uid_of
-from sampleapp.errors import UnknownTopic
+from sampleapp.errors import BrokerUnavailable, UnknownTopic
 from sampleapp.model import ConsumerRecord
 
 _EXISTS: Final = "SELECT 1 FROM sqlite_master WHERE name = 'work_delivery_lease'"
 _GROUP: Final = "SELECT id, next_offset, lease_ms FROM work_group WHERE topic_uid = ? AND name = ?"
 _CREATE: Final = (
-    "INSERT INTO work_group (topic_uid, name, lease_ms) VALUES (?, ?, ?) ON CONFLICT (topic_uid, name)"
+    "INSERT INTO work_group (topic_uid, name, lease_ms) SELECT ?1, ?2, ?3 WHERE ?4 >"
+    " (SELECT count(*) FROM work_group WHERE topic_uid = ?1 AND name <> ?2) ON CONFLICT (topic_uid, name)"
     " DO UPDATE SET lease_ms = excluded.lease_ms WHERE lease_ms < excluded.lease_ms"
 )
 _SHORTEN: Final = "UPDATE work_delivery SET ends_ms = ? WHERE group_id = ? AND ends_ms > ?"
@@ -49,9 +51,11 @@ def find_group(
     if create:
         for statement in () if has_tables else statements("work.sql"):
             connection.execute(statement)
-        connection.execute(_CREATE, (uid, group, leases.settings.lease_ms))
+        connection.execute(_CREATE, (uid, group, leases.settings.lease_ms, MOST_GROUPS))
     row = connection.execute(_GROUP, (uid, group)).fetchone() if has_tables or create else None
     if row is None:
+        if create:
+            raise BrokerUnavailable(TOO_MANY_GROUPS)
         return None
     group_id, next_offset, lease_ms = row
     if create:
