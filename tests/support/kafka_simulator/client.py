@@ -419,11 +419,15 @@ class SimulatedConnection:
         self._client = client
         self._node_id = node_id
         self.is_expiring = False
+        self.has_expired = False
+        """Whether the broker drops it at the next request."""
         self.closed = self.has_died = False
 
     def ask(self, request: Request[R], *, timeout_s: float) -> Deferred[R]:
         if self.closed:
             return fail(RequestFailed(self._client.cluster.down_reason, sent=False))
+        if self.has_expired:
+            return fail(RequestFailed(self._client.cluster.down_reason, sent=True)).addErrback(self._lost)
         asking = self._client.send_on(self, self._node_id, request, timeout_s=timeout_s)
         return asking.addErrback(self._lost)
 

@@ -459,12 +459,13 @@ def test_every_connection_of_a_lease_that_has_ended_elsewhere_is_found(cluster, 
     assert any(isinstance(one.pull(), Lease) for _ in range(2))
 
 
-def test_a_lease_whose_connection_is_lost_makes_room(cluster):
+def test_a_lease_outlives_a_pull_without_room_when_the_authentication_of_its_connection_has_ended(cluster):
     one = Instance(cluster, most_leases=1)
-    one.pull()
-    cluster.fates[ShareAcknowledgeRequest] = iter([Fate.LOST_ON_THE_WAY, *[Fate.ANSWERED] * 9]).__next__
-    assert attempts(one.pull()) == [2]
-    cluster.fates.clear()
+    lease = one.pull()
+    [expired] = one.client.connections
+    expired.is_expiring = expired.has_expired = True
+    assert isinstance(one.pull(), TooManyLeases)
+    assert one.acknowledge(lease.token).accepted == 1
 
 
 def test_a_cluster_without_share_groups_is_named(cluster, one):

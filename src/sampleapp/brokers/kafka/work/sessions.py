@@ -461,15 +461,22 @@ class Sessions:
         return self._pool.is_full or len(self._going_on) >= self._most_leases
 
     async def _free_some(self) -> None:
-        """Find sessions that other instances, or lost connections, have ended."""
+        """Find sessions that have ended elsewhere."""
         probed = [*self._leased.values()][:_PROBED_AT_ONCE]
         for each in probed:
             # The next call asks about others.
             self._leased[each.member.secret] = self._leased.pop(each.member.secret)
-        probing = [Deferred.fromCoroutine(self._error(each, _NO_EPOCH)) for each in probed]
-        for session, error in zip(probed, await gatherResults(probing), strict=True):
-            if error in (_ENDED, _LOST_CONNECTION):
-                self.end(session, error)
+        probing = [Deferred.fromCoroutine(self._free_if_ended(each)) for each in probed]
+        await gatherResults(probing)
+
+    async def _free_if_ended(self, session: Session) -> None:
+        # Not on its own connection: if its authentication is over, a request would end the session.
+        asking = self._client.request(
+            session.member.node_id, session.member.request(_NO_EPOCH), timeout_s=TIMEOUT_S
+        )
+        with suppress(RequestFailed):
+            if (await asking).error == _ENDED:
+                self.end(session, _ENDED)
 
     def _keep(self, session: Session, runs: dict[int, list[int]]) -> bytes:
         """
