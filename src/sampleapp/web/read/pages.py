@@ -7,14 +7,13 @@ from functools import partial
 from http import HTTPStatus
 from itertools import chain, groupby, repeat
 from operator import attrgetter
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote_from_bytes
 
 from msgspec import Struct
 from twisted.internet.defer import CancelledError, Deferred, TimeoutError  # noqa: A004 -- Twisted's
 from twisted.internet.interfaces import IReactorTime
 
-from sampleapp.access import AccessError
 from sampleapp.concurrency.slices import TimeSlices
 from sampleapp.errors import SampleAppError, forget_frames
 from sampleapp.feeds import Feeds
@@ -26,7 +25,7 @@ from sampleapp.records.read_parameters import (
 )
 from sampleapp.records.record_lines import record_lines
 from sampleapp.web.access_control import AuthorizedTopic
-from sampleapp.web.read.registry import OpenStreams, WaitingPage
+from sampleapp.web.read.registry import LongPoll, OpenStreams, StreamKind
 from sampleapp.web.read.topic_reads import ReadTurn, ReadTurns, TopicReads
 from sampleapp.web.responses import Headers, Response
 from sampleapp.web.server import Request
@@ -52,9 +51,6 @@ _BYTES_AT_ONCE: Final = 256 * 1024
 
 _PAUSES_S: Final = (0.05, 0.2, 1.0)
 """Pauses after waits that found nothing, so that an error in the shared following costs little."""
-
-_ENDED_AT_ONCE: Final = 20
-"""Pages that are answered in one turn of the reactor when the service stops: two milliseconds."""
 
 _VARY: Final = (b"Vary", b"Accept")
 _NO_STORE: Final = (b"Cache-Control", b"no-store")
@@ -131,44 +127,19 @@ class _Search:
         return left
 
 
-class _Wait:
-    """A page that waits for a record, for a limited time, and while its caller has the right."""
+class _WaitingPage(LongPoll):
+    """A page that waits for a record, for a limited time."""
 
-    def __init__(self, clock: IReactorTime, wait_s: float) -> None:
+    __slots__ = ("_clock", "_ends_s", "_pauses_s")
+
+    def __init__(
+        self, streams: OpenStreams, request: Request, topic: str, clock: IReactorTime, wait_s: float
+    ) -> None:
         """:param wait_s: the most seconds, from now on."""
+        super().__init__(streams, kind=StreamKind.PAGE, request=request, topic=topic, ended_by="record")
         self._clock = clock
         self._ends_s = clock.seconds() + wait_s
         self._pauses_s = chain((0.0,), _PAUSES_S, repeat(_PAUSES_S[-1]))
-        self._waiting: Deferred[Any] | None = None
-        self._error: AccessError | None = None
-        self.ended_by = "record"
-        """The reason for the end, for metrics."""
-        self.is_over = False
-        """True if the page is to be answered without a record."""
-
-    def lose_right(self, error: AccessError) -> None:
-        """End the wait with an error."""
-        self._error = error
-        self._cancel()
-
-    def check(self) -> None:
-        """:raise AccessError: the caller has lost its right, perhaps while the page was reading."""
-        if self._error is not None:
-            raise self._error
-
-    def end(self, reason: str) -> None:
-        """
-        End the wait early, as if its time were over.
-
-        :param reason: for metrics.
-        """
-        self.ended_by = reason
-        self.is_over = True
-        self._cancel()
-
-    def _cancel(self) -> None:
-        if self._waiting is not None:
-            self._waiting.cancel()
 
     async def pause(self) -> None:
         """Wait for a moment, the longer the more often."""
@@ -187,25 +158,16 @@ class _Wait:
         :raise AccessError: the caller has lost its right.
         """
         left_s = max(0.0, self._ends_s - self._clock.seconds())
-        self._waiting = waiting.addTimeout(left_s, self._clock)
+        reason = "drain"
         try:
-            if await waiting:
+            if await self.wait(waiting.addTimeout(left_s, self._clock)):
                 return True
-            reason = "drain"
-        except (TimeoutError, CancelledError) as error:
-            # Frames of its traceback refer to it.
+        except TimeoutError as error:
             forget_frames(error)
-            if self._error is not None:
-                raise self._error from None
-            if isinstance(error, TimeoutError):
-                reason = "time"
-            elif self.is_over:
-                return False
-            else:
-                raise
-        finally:
-            self._waiting = None
-        self.end(reason)
+            self.check()
+            reason = "time"
+        if not self.is_over:
+            self.end(reason)
         return False
 
 
@@ -232,19 +194,12 @@ class RecordPages:
         self._clock = clock
         self._slices = slices
         self._streams = streams
-        self._waits: set[_Wait] = set()
         self._is_stopping = False
 
     def end_waits(self) -> None:
         """Answer the pages that wait, gradually, since the service stops. Later ones do not wait."""
         self._is_stopping = True
-        Deferred.fromCoroutine(self._end_waits())
-
-    async def _end_waits(self) -> None:
-        while self._waits:
-            await self._slices.next()
-            for _ in range(min(_ENDED_AT_ONCE, len(self._waits))):
-                self._waits.pop().end("drain")
+        Deferred.fromCoroutine(self._streams.end_waits(StreamKind.PAGE, self._slices))
 
     def open(self, request: Request, topic: AuthorizedTopic) -> Deferred[Response]:
         """
@@ -373,9 +328,7 @@ class RecordPages:
         if request.client_has_finished:
             # It may have gone, and nothing else would show it until a record comes.
             return found
-        wait = _Wait(self._clock, parameters.wait_s)
-        waiting = WaitingPage(self._streams, request, cursor.topic, wait.lose_right)
-        self._waits.add(wait)
+        wait = _WaitingPage(self._streams, request, cursor.topic, self._clock, parameters.wait_s)
         request.end_wait = partial(wait.end, "client")
         try:
             while not found.records and await self._wait_once(wait, cursor, parameters.key):
@@ -392,11 +345,10 @@ class RecordPages:
             raise
         finally:
             request.end_wait = None
-            self._waits.discard(wait)
-            waiting.close(wait.ended_by)
+            wait.close(wait.ended_by)
         return found
 
-    async def _wait_once(self, wait: _Wait, cursor: Cursor, key: bytes | None) -> bool:
+    async def _wait_once(self, wait: _WaitingPage, cursor: Cursor, key: bytes | None) -> bool:
         """Wait until reading again is worth it; return false to answer without a record."""
         await wait.pause()
         wait.check()

@@ -10,18 +10,18 @@ continues where it was.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from enum import Enum
 from functools import partial
 from http import HTTPStatus
 from random import Random
-from typing import Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeVar
 
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IReactorTime
 
 from sampleapp.access import AccessError, Caller, Right, TooManyStreamsOfCaller
-from sampleapp.concurrency.slices import Rounds
-from sampleapp.errors import SampleAppError, UnknownTopic
+from sampleapp.concurrency.slices import Rounds, TimeSlices
+from sampleapp.errors import SampleAppError, UnknownTopic, forget_frames
 from sampleapp.records.event_stream import MEDIA_TYPE, encode_event, encode_retry, escape_line_ends
 from sampleapp.web.access_control import TO_CONSUME, TO_WORK, AccessControl, Grant
 from sampleapp.web.errors import TooManyStreams, TooManyTopics, is_temporary, problem_response
@@ -36,9 +36,8 @@ _VISIT_S: Final = 1.0
 """Rights are checked every second, so that a stream ends within 5 s, also if there are 10,000 to check."""
 _RETRY_AFTER_S: Final = 30.0
 
-OnRightLost: TypeAlias = Callable[[AccessError], None]
-"""Called at most once, in a turn of its own, with the error that the same request would get now."""
-
+_ENDED_AT_ONCE: Final = 20
+"""Pages and pulls that are answered in one turn of the reactor when the service stops: two milliseconds."""
 
 T = TypeVar("T")
 
@@ -148,21 +147,70 @@ class OpenStream:
             self.streams.remove(self, RIGHT_LOST if self._is_lost else reason)
 
 
-class WaitingPage(OpenStream):
-    """The slot of a page that waits for a record of a topic."""
+class LongPoll(OpenStream):
+    """A page or a pull that waits, while its caller has the right."""
 
-    __slots__ = ("_on_right_lost",)
+    __slots__ = ("_error", "_waiting", "ended_by", "is_over")
 
     def __init__(
-        self, streams: OpenStreams, request: Request, topic: str, on_right_lost: OnRightLost
+        self, streams: OpenStreams, *, kind: StreamKind, request: Request, topic: str, ended_by: str
     ) -> None:
-        """Take a slot; see `OpenStream`."""
-        super().__init__(streams, kind=StreamKind.PAGE, request=request, topic=topic)
-        self._on_right_lost = on_right_lost
+        """
+        Take a slot; see `OpenStream`.
+
+        :param ended_by: the reason for an end at its time, or by a result.
+        """
+        super().__init__(streams, kind=kind, request=request, topic=topic)
+        self._waiting: Deferred[Any] | None = None
+        self._error: AccessError | None = None
+        self.ended_by = ended_by
+        """The reason for the end, for metrics."""
+        self.is_over = False
+        """True if the request is to be answered without a record or message."""
 
     def right_lost(self, error: AccessError) -> None:
-        """End the wait."""
-        self._on_right_lost(error)
+        """End the wait with an error."""
+        self._error = error
+        self._cancel()
+
+    def check(self) -> None:
+        """:raise AccessError: the caller has lost its right, perhaps while nothing was waited for."""
+        if self._error is not None:
+            raise self._error from None
+
+    def end(self, reason: str) -> None:
+        """
+        End the wait early, as if its time were over.
+
+        :param reason: one of a few fixed words, for metrics.
+        """
+        self.ended_by = reason
+        self.is_over = True
+        self._cancel()
+
+    async def wait(self, waiting: Deferred[T]) -> T | None:
+        """
+        Wait for a Deferred.
+
+        :return: its result; ``None`` if the wait was ended.
+        :raise AccessError: the caller has lost its right.
+        """
+        self._waiting = waiting
+        try:
+            return await waiting
+        except CancelledError as error:
+            # Frames of its traceback refer to it.
+            forget_frames(error)
+            self.check()
+            if not self.is_over:
+                raise
+            return None
+        finally:
+            self._waiting = None
+
+    def _cancel(self) -> None:
+        if self._waiting is not None:
+            self._waiting.cancel()
 
 
 class OpenStreams:
@@ -209,6 +257,15 @@ class OpenStreams:
 
     def __len__(self) -> int:
         return len(self._open)
+
+    async def end_waits(self, kind: StreamKind, slices: TimeSlices) -> None:
+        """Answer the requests of a kind that wait, gradually, since the service stops."""
+        waits = [each for each in self._open if isinstance(each, LongPoll) and each.kind is kind]
+        while waits:
+            await slices.next()
+            for each in waits[:_ENDED_AT_ONCE]:
+                each.end("drain")
+            del waits[:_ENDED_AT_ONCE]
 
     # For the streams.
 

@@ -13,7 +13,6 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 
-from sampleapp.access import AccessError
 from sampleapp.concurrency.failures import forget_frames_of
 from sampleapp.concurrency.slices import TimeSlices
 from sampleapp.errors import (
@@ -47,72 +46,17 @@ from sampleapp.web.publish.messages import media_type_of
 from sampleapp.web.publish.publisher import IDEMPOTENCY_KEY
 from sampleapp.web.read.pages import memory_of, slices_of
 from sampleapp.web.read.records import response_if_gone
-from sampleapp.web.read.registry import OpenStream, OpenStreams, StreamKind
+from sampleapp.web.read.registry import LongPoll, OpenStreams, StreamKind
 from sampleapp.web.responses import Response, json_line
 from sampleapp.web.routing import Variant
 from sampleapp.web.server import Limits, Request
 from sampleapp.web.work.counts import WorkCounts
 
-_ENDED_AT_ONCE: Final = 20
-"""Pulls that are answered in one turn of the reactor when the service stops: two milliseconds."""
 _LOOK_S: Final = 0.5
 """How often the number of leases is checked while the service stops."""
 _HEADERS: Final = ((b"Content-Type", b"application/json"), (b"Cache-Control", b"no-store"))
 
 T = TypeVar("T")
-
-
-class _WaitingPull(OpenStream):
-    """A pull that waits for a message, while its caller has the right."""
-
-    __slots__ = ("_error", "_pulling", "_reason")
-
-    def __init__(self, streams: OpenStreams, request: Request, group: str) -> None:
-        """
-        Take a slot; see `OpenStream`.
-
-        :param group: as the caller is granted it, with its topic.
-        """
-        super().__init__(streams, kind=StreamKind.PULL, request=request, topic=group)
-        self._pulling: Deferred[Lease | None] | None = None
-        self._error: AccessError | None = None
-        self._reason = ""
-
-    def right_lost(self, error: AccessError) -> None:
-        """End the wait with an error."""
-        self._error = error
-        self.end("right")
-
-    def end(self, reason: str) -> None:
-        """
-        End the wait early, as if its time were over.
-
-        :param reason: one of a few fixed words, for metrics.
-        """
-        self._reason = reason
-        if self._pulling is not None:
-            self._pulling.cancel()
-
-    async def wait(self, pull: Callable[[], Deferred[Lease | None]]) -> Lease | None:
-        """
-        Wait for a lease.
-
-        :return: ``None`` if none has come in time, or the wait was ended.
-        :raise AccessError: the caller has lost its right.
-        """
-        try:
-            self._pulling = pull()
-            return await self._pulling
-        except CancelledError as error:
-            if not self._reason:
-                raise
-            # Frames of its traceback refer to it.
-            forget_frames(error)
-            if self._error is not None:
-                raise self._error from None
-            return None
-        finally:
-            self.close(self._reason or "over")
 
 
 class WorkGroups:
@@ -145,7 +89,6 @@ class WorkGroups:
         self._backlogs: dict[tuple[str, str], int] = {}
         self._asked: set[tuple[str, str]] = set()
         """The groups whose backlog was asked for, without an answer yet."""
-        self._waiting: set[_WaitingPull] = set()
         self._is_stopping = False
         self._room = min(2 * limits.max_body, limits.max_body_memory // 8)
         max_body = min(MAX_BODY, limits.max_body)
@@ -163,10 +106,7 @@ class WorkGroups:
         Returns when the leases of this instance have ended.
         """
         self._is_stopping = True
-        while self._waiting:
-            await self._slices.next()
-            for _ in range(min(_ENDED_AT_ONCE, len(self._waiting))):
-                self._waiting.pop().end("drain")
+        await self._streams.end_waits(StreamKind.PULL, self._slices)
         while self.leases:
             await deferLater(self._clock, _LOOK_S)
 
@@ -259,14 +199,13 @@ class WorkGroups:
         :raise TooManyStreams: too many pages and pulls wait.
         :raise AccessError: the caller has too many of them, or has lost its right.
         """
-        waiting = _WaitingPull(self._streams, request, group)
-        self._waiting.add(waiting)
+        waiting = LongPoll(self._streams, kind=StreamKind.PULL, request=request, topic=group, ended_by="over")
         request.end_wait = partial(waiting.end, "client")
         try:
-            return await waiting.wait(pull)
+            return await waiting.wait(pull())
         finally:
             request.end_wait = None
-            self._waiting.discard(waiting)
+            waiting.close(waiting.ended_by)
 
     async def _encode(self, request: Request, lease: Lease) -> Response:
         """
