@@ -29,7 +29,8 @@ VARIABLES = {"hook": "h", "partition": "0", "file": "a.js"}
 
 @pytest.fixture(params=["memory", "sqlite", "kafka"])
 def service(request, start):
-    options = ["--drain-timeout", "600"]
+    # Leases of the pulls that were left unanswered end soon, or the service would wait for them at its stop.
+    options = ["--drain-timeout", "600", "--work-lease", "1"]
     if request.param != "kafka":
         yield start(broker="memory:" if request.param == "memory" else None, options=options)
         return
