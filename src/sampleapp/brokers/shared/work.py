@@ -157,7 +157,7 @@ class Work:
             `sampleapp.errors.OutcomeUnknown`.
         :param clock: for waits.
         :param leases: those of this instance.
-        :param timeout_s: seconds after which the result of a call is unknown, beside its wait for messages.
+        :param timeout_s: seconds after which the result of a call is unknown; waits for messages are added.
         """
         self._run = run
         self._clock = clock

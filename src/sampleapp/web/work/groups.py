@@ -286,7 +286,7 @@ def check_group(_request: Request, *, topic: str, group: str) -> None:
 
 def _check_pull(request: Request, *, topic: str, group: str) -> None:
     _check_head(request, topic=topic, group=group)
-    # Without a type, there is no body that could be lost: curl -X POST sends neither.
+    # Without a type, no body can be lost: curl -X POST sends neither.
     request.needs_length = bool(request.fields.all(b"content-type"))
     # Its messages are for others, once it has gone.
     request.ends_with_client = True

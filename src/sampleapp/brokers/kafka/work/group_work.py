@@ -87,7 +87,7 @@ class GroupWork:
 
     @property
     def given_up(self) -> int:
-        """See `IWorkBroker.given_up`. It counts what is known here."""
+        """See `IWorkBroker.given_up`. It counts those that this instance knows of."""
         return self._sessions.given_up.total
 
     @property

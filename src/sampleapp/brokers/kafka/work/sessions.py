@@ -484,7 +484,7 @@ class Sessions:
 
         :param runs: the messages of the lease.
         :return: its token.
-        :raise LeaseLost: it has been ended meanwhile.
+        :raise LeaseLost: another call has ended it.
         """
         if session not in self._going_on:
             raise LeaseLost(LEASE_LOST)
