@@ -511,7 +511,8 @@ class WorkContract(ContractBase):
                     lease = await work_of(broker).pull(topic, GROUP, most=1 + number % 4, wait_s=0.5)
                     if lease is None:
                         continue
-                    kept = lease.messages[: max(1, len(lease.messages) - 1)]
+                    # Released more often, a message would be given up.
+                    kept = [each for each in lease.messages[1:] if each.attempts > 1] + [lease.messages[0]]
                     verdicts = Verdicts(accept=frozenset(record_offset(each.record) for each in kept))
                     await work_of(broker).acknowledge(topic, GROUP, lease.token, verdicts)
                     accepted.extend(values(kept))

@@ -220,7 +220,7 @@ async def test_a_lease_that_another_instance_has_extended_outlives_the_first(man
             lease = await pulled(one, group, most=2)
             tokens = [lease.token]
             for each in (two, one, two):
-                extended = await within(each.extend(group.topic, group.name, tokens[-1]))
+                extended = await within(each.work.extend(group.topic, group.name, tokens[-1]))
                 tokens.append(extended.token)
         assert await within(two.work.pull(group.topic, group.name, most=2, wait_s=0)) is None
         for token in tokens[:-1]:
