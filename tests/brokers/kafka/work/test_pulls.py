@@ -153,6 +153,17 @@ def test_a_message_that_no_pull_wants_is_free_for_other_instances_after_a_second
     assert attempts(Instance(cluster).pull(wait_s=1.2)) == [2]
 
 
+def test_messages_that_no_pull_has_got_are_not_given_to_one_that_wants_fewer(cluster, two_nodes):
+    waiting = two_nodes.begin_pull(5, wait_s=20)
+    cluster.run(3.1)
+    cluster.logs[0].append(b"for this pull")
+    two_nodes.acknowledge(two_nodes.result(waiting, within_s=0.2).token)
+    cluster.logs[1].append(*values(3))
+    cluster.run(0.5)
+    assert two_nodes.pull(1) is None
+    assert attempts(two_nodes.pull(3)) == [1, 1, 1]
+
+
 def test_a_pull_gets_no_more_than_it_has_asked_for_when_the_one_before_it_has_gone(cluster, one):
     many, few = one.begin_pull(5, wait_s=20), one.begin_pull(1, wait_s=20)
     cluster.run(3.05)
