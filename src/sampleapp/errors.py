@@ -44,6 +44,7 @@ __all__ = [
     "SchemaMismatch",
     "StartUpError",
     "TooManyIdempotencyKeys",
+    "TooManyLeases",
     "TopicNotAuthorized",
     "UnknownIds",
     "UnknownPartition",

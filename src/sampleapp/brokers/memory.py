@@ -192,8 +192,7 @@ class MemoryBroker:
     def measures(self) -> Measures:
         """See `IMeasured.measures`. Only the rest of large batches waits, and its bytes are not counted."""
         records = sum(len(batch.records) - len(batch.outcomes) for batch in self._batches)
-        waiting = Waiting(records=records, bytes=0, limit_bytes=None)
-        return Measures(waiting=waiting)
+        return Measures(waiting=Waiting(records=records, bytes=0, limit_bytes=None))
 
     def stop(self, *, deadline_s: float) -> Deferred[None]:  # noqa: ARG002 -- nothing here takes time
         """See `IBroker.stop`. The rest of large batches is stored first, in the next turns of the reactor."""

@@ -44,14 +44,7 @@ from sampleapp.errors import (
     PublishTimedOut,
     UnknownTopic,
 )
-from sampleapp.interfaces import (
-    IBroker,
-    IMeasured,
-    IRecordObserver,
-    IReloadable,
-    ISubscription,
-    Outcome,
-)
+from sampleapp.interfaces import IBroker, IMeasured, IRecordObserver, IReloadable, ISubscription, Outcome
 from sampleapp.measures import BYTES, RECORDS, SECONDS, Distribution, KafkaMeasures, Waiting
 from sampleapp.model import (
     EARLIEST,
