@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.python.usage import UsageError
 
-from sampleapp.brokers.kafka.connections.credential_files import PASSWORD_VARIABLE, USERNAME_VARIABLE
+from sampleapp.brokers.kafka.connections.security import PASSWORD_VARIABLE, USERNAME_VARIABLE
 from sampleapp.service.command_line import CommandLine, is_made_by_kubernetes
 
 DECLARED = CommandLine({}).declared

@@ -7,9 +7,8 @@ import os
 import pytest
 
 from sampleapp.brokers.kafka.config import parse
-from sampleapp.brokers.kafka.connections.credential_files import FileReader, load_credentials, load_token
 from sampleapp.brokers.kafka.connections.sasl_mechanisms import Credentials
-from sampleapp.brokers.kafka.connections.security import Security
+from sampleapp.brokers.kafka.connections.security import FileReader, Security, load_credentials, load_token
 from sampleapp.errors import StartUpError
 from tests.support.files import written
 from tests.support.secrets import secret

@@ -11,8 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa, x25519
 from twisted.internet.task import Clock
 
 from sampleapp.brokers.kafka.config import KafkaConfig, parse
-from sampleapp.brokers.kafka.connections.credential_files import FileReader
-from sampleapp.brokers.kafka.connections.security import CurrentSecurity, Security
+from sampleapp.brokers.kafka.connections.security import CurrentSecurity, FileReader, Security
 from sampleapp.errors import StartUpError
 from tests.support.certificates import Authority, key_pem
 from tests.support.files import written
