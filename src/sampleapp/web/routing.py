@@ -165,7 +165,7 @@ class Route(Struct, frozen=True):
     @property
     def template(self) -> str:
         """The path as in OpenAPI, such as ``/topics/{topic}``."""
-        return openapi_path(self.path)
+        return _openapi_path(self.path)
 
     def bound(
         self, instance: object, variables: Mapping[str, Any], *, renders_resources: bool = False
@@ -268,7 +268,7 @@ class App(Klein):
         :param description: the operation in ``/openapi.json``. Each route of the service has one.
         :raise ValueError: the path has the variable ``topic`` without a use, or a use without the variable.
         """
-        if (_TOPIC in variables_of(path)) != (topic_use is not None):
+        if (_TOPIC in _VARIABLE.findall(path)) != (topic_use is not None):
             raise ValueError(
                 f"The route {path} must have the variable <topic> and topic_use, or neither of them."
             )
@@ -315,9 +315,9 @@ class App(Klein):
         """
         urls = self.url_map.bind("")
         try:
-            endpoint, variables = match_path(urls, method, percent_decoded(path))
+            endpoint, variables = _match_path(urls, method, _percent_decoded(path))
         except PathNotFound:
-            raise path_not_found(path, [urls]) from None
+            raise _path_not_found(path, [urls]) from None
         return self.routes[endpoint], variables
 
 
@@ -437,7 +437,7 @@ class _AppResource(KleinResource):
             # No handler answers OPTIONS, so nothing else checks the coding.
             check_content_coding(own.fields)
         # Rejects paths that Klein would take for another path.
-        if percent_decoded(path).encode() != b"".join(b"/%b" % segment for segment in request.postpath):
+        if _percent_decoded(path).encode() != b"".join(b"/%b" % segment for segment in request.postpath):
             raise PathNotFound
         if own.method != own.method.upper():
             self._app.match(own.method, path)
@@ -461,10 +461,10 @@ def _respond_to_error(self: object, request: IRequest, failure: Failure) -> byte
     """Answer Klein's own errors with a problem document; the errors of handlers do not get here."""
     error = failure.value
     if isinstance(error, exceptions.MethodNotAllowed):
-        response = rejection_of_method(request.method, method_not_allowed(error))
+        response = _rejection_of_method(request.method, _method_not_allowed(error))
     elif isinstance(error, exceptions.HTTPException):
         urls = IKleinRequest(request).mapper.map.bind("")
-        response = problem_response(path_not_found(convert(request).path, [urls]))
+        response = problem_response(_path_not_found(convert(request).path, [urls]))
     else:
         response = response_to_failure(failure, give_request_id(request, None))
     return set_response(request, in_form_of(request, response))
@@ -550,7 +550,7 @@ class RouteTable:
                 return find(request.method, request.path)
             response = _response_for_whole_server(request)
         except MethodNotAllowed as error:
-            response = rejection_of_method(request.method, error)
+            response = _rejection_of_method(request.method, error)
         except SampleAppError:
             self._authenticate(request)
             raise
@@ -563,12 +563,12 @@ class RouteTable:
             self._access_control.authorize(request, Right.ANY)
 
     def _find(self, method: bytes, path: bytes) -> BoundRoute:
-        text = percent_decoded(path)
+        text = _percent_decoded(path)
         for app, urls in zip(self.apps, self._urls, strict=True):
             with suppress(PathNotFound):
-                endpoint, variables = match_path(urls, method, text)
+                endpoint, variables = _match_path(urls, method, text)
                 return app.routes[endpoint].bound(app.instance, variables)
-        raise path_not_found(path, self._urls)
+        raise _path_not_found(path, self._urls)
 
 
 def _response_for_whole_server(request: Request) -> Response:
@@ -578,7 +578,7 @@ def _response_for_whole_server(request: Request) -> Response:
     return Response(HTTPStatus.NO_CONTENT)
 
 
-def match_path(urls: MapAdapter, method: bytes, path: str) -> tuple[str, Mapping[str, Any]]:
+def _match_path(urls: MapAdapter, method: bytes, path: str) -> tuple[str, Mapping[str, Any]]:
     """
     Return the name of an endpoint, and the variables in the path, by werkzeug's rules.
 
@@ -590,23 +590,23 @@ def match_path(urls: MapAdapter, method: bytes, path: str) -> tuple[str, Mapping
         # Werkzeug takes "post" for "POST", but methods are case-sensitive (RFC 9110, section 9.1).
         return urls.match(path, name if name == name.upper() else _UNKNOWN_METHOD)
     except exceptions.MethodNotAllowed as error:
-        raise method_not_allowed(error) from None
+        raise _method_not_allowed(error) from None
     except exceptions.HTTPException:
         # This includes werkzeug's redirects, which clients of a service do not follow.
         raise PathNotFound from None
 
 
-def method_not_allowed(error: exceptions.MethodNotAllowed) -> MethodNotAllowed:
+def _method_not_allowed(error: exceptions.MethodNotAllowed) -> MethodNotAllowed:
     """Convert werkzeug's error, and add OPTIONS, which every path has."""
     return MethodNotAllowed({*(error.valid_methods or ()), "OPTIONS"})
 
 
-def openapi_path(path: str) -> str:
+def _openapi_path(path: str) -> str:
     """Return the path of a route as in OpenAPI, such as ``/topics/{topic}``."""
     return _VARIABLE.sub(r"{\1}", path)
 
 
-def percent_decoded(path: bytes) -> str:
+def _percent_decoded(path: bytes) -> str:
     """
     Percent-decode a path, once.
 
@@ -629,19 +629,14 @@ def percent_decoded(path: bytes) -> str:
     return decoded
 
 
-def variables_of(path: str) -> list[str]:
-    """Return the names of the variables in the path of a route."""
-    return _VARIABLE.findall(path)
-
-
-def path_not_found(path: bytes, all_urls: Iterable[MapAdapter]) -> PathNotFound:
+def _path_not_found(path: bytes, all_urls: Iterable[MapAdapter]) -> PathNotFound:
     """
     Make the error for an unknown path; it names the right path if only a trailing slash is wrong.
 
     :raise PathNotFound: the path has an encoded slash.
     """
     if _TRAILING_SLASH.search(path):
-        shorter = percent_decoded(path[:-1])
+        shorter = _percent_decoded(path[:-1])
         for urls in all_urls:
             template = _template_of(urls, shorter)
             if template is not None:
@@ -653,11 +648,11 @@ def _template_of(urls: MapAdapter, path: str) -> str | None:
     """Return the path of the route that has this path, whatever its methods, as in OpenAPI."""
     for method in urls.allowed_methods(path):
         rule, _ = urls.match(path, method, return_rule=True)
-        return openapi_path(rule.rule)
+        return _openapi_path(rule.rule)
     return None
 
 
-def rejection_of_method(method: bytes, error: MethodNotAllowed) -> Response:
+def _rejection_of_method(method: bytes, error: MethodNotAllowed) -> Response:
     """Answer with the methods of a path: 204 for OPTIONS, otherwise 405."""
     if method == b"OPTIONS":
         return Response(HTTPStatus.NO_CONTENT, error.headers)
