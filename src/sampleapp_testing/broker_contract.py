@@ -1096,15 +1096,7 @@ class BrokerContract(IdempotencyContract):
             published = [broker.publish(record(topic, b"%d" % n, key=b"k")) for n in range(3000)]
             assert await within(broker.stop(deadline_s=0)) is None
             assert all(each.called for each in published)
-            ends = await outcomes(published)
-            assert all(isinstance(e, RecordMetadata | BrokerStopped | OutcomeUnknown) for e in ends)
-            if self.durable:
-                stored = {int(r.value or b""): r.offset for r in await self.read_again(broker, topic)}
-                for n, end in enumerate(ends):
-                    if isinstance(end, RecordMetadata):
-                        assert stored.get(n) == end.offset
-                    elif not end.possibly_published:
-                        assert n not in stored
+            await self.assert_true_ends(broker, topic, await outcomes(published))
 
     async def test_stop_finishes_many_records_that_were_accepted(self) -> None:
         topic = new_topic()
@@ -1135,14 +1127,7 @@ class BrokerContract(IdempotencyContract):
             for end in await outcomes(published):
                 ends += [end] * 3000 if isinstance(end, PublishError) else end
             assert len(ends) == 9000
-            assert all(isinstance(e, RecordMetadata | BrokerStopped | OutcomeUnknown) for e in ends)
-            if self.durable:
-                stored = {int(r.value or b""): r.offset for r in await self.read_again(broker, topic)}
-                for n, end in enumerate(ends):
-                    if isinstance(end, RecordMetadata):
-                        assert stored.get(n) == end.offset
-                    elif not end.possibly_published:
-                        assert n not in stored
+            await self.assert_true_ends(broker, topic, ends)
 
     async def test_stop_may_be_called_again_and_without_a_start(self) -> None:
         with self.new_broker() as broker:
@@ -1236,6 +1221,21 @@ class BrokerContract(IdempotencyContract):
             return await everything(again, topic)
         finally:
             await within(again.stop(deadline_s=20))
+
+    async def assert_true_ends(self, broker: IBroker, topic: str, ends: Sequence[Any]) -> None:
+        """
+        Check the outcomes of records after `stop`: each says truly whether its record is stored.
+
+        :param ends: of the records with the values 0, 1, 2 and so on.
+        """
+        assert all(isinstance(e, RecordMetadata | BrokerStopped | OutcomeUnknown) for e in ends)
+        if self.durable:
+            stored = {int(r.value or b""): r.offset for r in await self.read_again(broker, topic)}
+            for n, end in enumerate(ends):
+                if isinstance(end, RecordMetadata):
+                    assert stored.get(n) == end.offset
+                elif not end.possibly_published:
+                    assert n not in stored
 
     def assert_in_order(self, records: Sequence[ConsumerRecord]) -> None:
         """Check that the offsets in each partition are consecutive."""
