@@ -80,12 +80,7 @@ def asks_for_stream(accept: bytes | None) -> bool:
 
     :param accept: the value of the header, its lines joined with commas; ``None`` without one.
     """
-    if accept is None:
-        return False
-    try:
-        ranges = list(_parse(accept))
-    except _MalformedError:
-        return False
+    ranges = _media_ranges(accept)
     wanted = max((quality for name, quality in ranges if name == _STREAM), default=0)
     others = (quality for name, quality in ranges if name in _OF_A_PAGE)
     return wanted > 0 and wanted >= max(others, default=0)
@@ -99,12 +94,7 @@ def is_preferred(media_type: bytes, *, to: Iterable[bytes], accept: bytes | None
     :param to: the ranges that include the other media type, in lower case, the most specific first.
     :param accept: as for `choose_version`. For a malformed header the result is False.
     """
-    if accept is None:
-        return False
-    try:
-        ranges = list(_parse(accept))
-    except _MalformedError:
-        return False
+    ranges = _media_ranges(accept)
     qualities: dict[bytes, int] = {}
     for name, quality in ranges:
         qualities[name] = max(quality, qualities.get(name, 0))
@@ -121,16 +111,11 @@ def most_preferred(media_types: Sequence[bytes], *, accept: bytes | None) -> byt
     :param accept: as for `choose_version`. A malformed header counts as none, so the first one is chosen.
     :return: ``None`` if the header accepts none of them (RFC 9110, section 12.5.1).
     """
-    if accept is None:
-        return media_types[0]
-    try:
-        ranges = sorted(_parse(accept), key=attrgetter("quality"))
-    except _MalformedError:
-        return media_types[0]
+    ranges = _media_ranges(accept)
     if not ranges:
         return media_types[0]
     # The last one of each name counts, which has the greatest weight.
-    qualities = dict[bytes, int](ranges)
+    qualities = dict[bytes, int](sorted(ranges, key=attrgetter("quality")))
 
     def weight(media_type: bytes) -> int:
         kind, _, _ = media_type.partition(b"/")
@@ -139,6 +124,14 @@ def most_preferred(media_types: Sequence[bytes], *, accept: bytes | None) -> byt
 
     best = max(media_types, key=weight)
     return best if weight(best) > 0 else None
+
+
+def _media_ranges(accept: bytes | None) -> list[_MediaRange]:
+    """Return the elements of a header; none for a malformed header, or without one."""
+    try:
+        return [] if accept is None else list(_parse(accept))
+    except _MalformedError:
+        return []
 
 
 def _parse(accept: bytes) -> Iterator[_MediaRange]:
