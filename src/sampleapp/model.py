@@ -521,8 +521,6 @@ class Acknowledged(Struct, frozen=True, kw_only=True):
     released: int
     """With those that had no verdict."""
     rejected: int
-    given_up: int = 0
-    """Those of the released ones that were given for the last time, and are never given again."""
 
 
 class Extended(Struct, frozen=True, kw_only=True):

@@ -26,6 +26,9 @@ class Ahead:
         return reactor.callLater(*arguments)
 
 
+_AS_IT_IS = ("given_up", "stop", "stored")
+
+
 class Work:
     """The groups of workers of a broker here."""
 
@@ -33,7 +36,7 @@ class Work:
         self._broker = broker
 
     def __getattr__(self, name):
-        return getattr(self._broker._work if name in ("stop", "stored") else self._broker, name)
+        return getattr(self._broker._work if name in _AS_IT_IS else self._broker, name)
 
 
 class MemoryBroker(memory.MemoryBroker):

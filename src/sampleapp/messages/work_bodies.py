@@ -130,14 +130,6 @@ class LeasedMessages(NewLease, frozen=True):
     messages: list[WorkMessage]
 
 
-class AckCounts(Struct, frozen=True):
-    """The numbers of messages of a lease that has ended."""
-
-    accepted: int
-    released: int
-    rejected: int
-
-
 class Backlog(Struct, frozen=True):
     """The number of messages that a group has neither accepted nor rejected nor given up."""
 

@@ -191,9 +191,7 @@ class WorkMachine(RuleBasedStateMachine):
         accepted, rejected = (rest if ids == ALL else ids for ids in (verdicts.accept, verdicts.reject))
         released = offsets - {each for _, each in accepted | rejected}
         spent = {each for each in released if group.attempts[each] >= ATTEMPTS}
-        assert result == Acknowledged(
-            accepted=len(accepted), released=len(released), rejected=len(rejected), given_up=len(spent)
-        )
+        assert result == Acknowledged(accepted=len(accepted), released=len(released), rejected=len(rejected))
         del group.leases[token]
         for each in (offsets - released) | spent:
             del group.attempts[each]

@@ -18,7 +18,7 @@ from tests.web.http import assert_problem
 
 LEASE = "bGVhc2U"
 """The token of the tests."""
-DONE = Acknowledged(accepted=1, released=2, rejected=3, given_up=1)
+DONE = Acknowledged(accepted=1, released=2, rejected=3)
 
 
 @pytest.fixture

@@ -176,9 +176,7 @@ class Deliveries:
         self._rows.remove([offset for _, offset in (*accepted, *rejected, *spent)])
         self._replace(token, token, 0)
         self.given_up += len(spent)
-        return Acknowledged(
-            accepted=len(accepted), released=len(released), rejected=len(rejected), given_up=len(spent)
-        )
+        return Acknowledged(accepted=len(accepted), released=len(released), rejected=len(rejected))
 
     def extend(self, token: bytes) -> Extended:
         """

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from sampleapp import access, errors
 from sampleapp.messages.rest_proxy_bodies import EmbeddedFormat
 from sampleapp.messages.work_bodies import (
-    AckCounts,
     AckRequest,
     Backlog,
     ExtendRequest,
@@ -19,7 +18,15 @@ from sampleapp.messages.work_bodies import (
     NewLease,
     PullRequest,
 )
-from sampleapp.model import MEDIA_TYPES, TOPIC_PATTERN, TOPIC_RULE, Message, Reading, RecordMetadata
+from sampleapp.model import (
+    MEDIA_TYPES,
+    TOPIC_PATTERN,
+    TOPIC_RULE,
+    Acknowledged,
+    Message,
+    Reading,
+    RecordMetadata,
+)
 from sampleapp.records import positions
 from sampleapp.records.event_stream import MEDIA_TYPE
 from sampleapp.records.read_parameters import DEFAULT_LIMIT, LONGEST_WAIT_S, MOST_HEADER_FILTERS, MOST_RECORDS
@@ -762,7 +769,7 @@ ACKNOWLEDGE: Final = replace(
         "422 the lease goes on. After 504 the outcome is unknown."
     ),
     bodies=(Content("application/json", AckRequest, "One is done", {**_LEASE, "accept": ["0-42"]}),),
-    successes=(_json("The lease has ended.", AckCounts),),
+    successes=(_json("The lease has ended.", Acknowledged),),
     rejections=tuple(kind for kind in EXTEND.rejections if kind is not errors.TooManyLeases),
 )
 PULL: Final = replace(

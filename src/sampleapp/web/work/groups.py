@@ -28,7 +28,6 @@ from sampleapp.errors import (
 from sampleapp.interfaces import IBroker, IWorkBroker
 from sampleapp.messages.work_bodies import (
     MAX_BODY,
-    AckCounts,
     AckRequest,
     Backlog,
     ExtendRequest,
@@ -236,7 +235,7 @@ class WorkGroups:
         except UnknownIds as error:
             raise results.naming(error.ids) from error
         self.counts.add_done(topic, group, done)
-        return _response(AckCounts(done.accepted, done.released, done.rejected))
+        return _response(done)
 
     async def _extend(self, request: Request, topic: AuthorizedTopic, group: str) -> Response:
         token = token_of(_read(request, ExtendRequest).lease)

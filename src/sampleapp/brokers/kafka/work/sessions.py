@@ -277,13 +277,11 @@ class Sessions:
         if any(code not in _LOST for code in lost.values()):
             raise OutcomeUnknown(NOT_KNOWN)
         accepted, released, refused = ids
-        given_up = sum(messages[each] for each in released if each[0] not in lost)
-        self.given_up.add(member.topic, member.group, given_up)
+        last_attempts = sum(messages[each] for each in released if each[0] not in lost)
+        self.given_up.add(member.topic, member.group, last_attempts)
         if lost:
             raise LeaseLost(LEASE_LOST, done={each for each in (*accepted, *refused) if each[0] not in lost})
-        return Acknowledged(
-            accepted=len(accepted), released=len(released), rejected=len(refused), given_up=given_up
-        )
+        return Acknowledged(accepted=len(accepted), released=len(released), rejected=len(refused))
 
     async def extend(self, topic: str, group: str, token: LeaseToken) -> Extended:
         """
