@@ -57,8 +57,10 @@ class Operation(Struct, frozen=True):
     key: _Key
     """The topic and the group."""
     use: Callable[[Deliveries], Any]
-    missing: Callable[[], Any] | None = None
-    """The result if there is no such group; ``None`` for a pull, which creates it."""
+    missing: LeaseLost | None = None
+    """The result if there is no such group."""
+    is_pull: bool = False
+    """True if it creates the group."""
 
 
 class FindGroup(Protocol):
@@ -82,20 +84,20 @@ def run_all(operations: Sequence[Operation], find: FindGroup) -> list[tuple[Any,
 
 def _outcome(operation: Operation, find: FindGroup, empty: set[_Key]) -> tuple[Any, int]:
     """:param empty: the groups in which the pulls before have found no more messages."""
-    key, is_pull = operation.key, operation.missing is None
-    if is_pull and key in empty:
+    key = operation.key
+    if operation.is_pull and key in empty:
         return None, 0
     try:
-        deliveries = find(key, create=is_pull)
+        deliveries = find(key, create=operation.is_pull)
         if deliveries is None:
-            return operation.missing and operation.missing(), 0
+            return operation.missing, 0
         result = operation.use(deliveries)
     except UnknownTopic as error:
         # It was the lease of a topic that is no longer there.
-        return LeaseLost(LEASE_LOST) if operation.missing is _raise_lost else error, 0
+        return operation.missing or error, 0
     except (WorkError, PublishError) as error:
         return error, 0
-    if is_pull and result is None:
+    if operation.is_pull and result is None:
         empty.add(key)
     return result, deliveries.given_up
 
@@ -105,7 +107,7 @@ class _Call(Struct, eq=False):
 
     operation: Operation
     result: Deferred[Any]
-    waits: bool = False
+    waits: bool
     """True for a pull that waits for messages if there are none."""
 
 
@@ -184,26 +186,22 @@ class Work:
 
     def pull(self, topic: str, group: str, *, most: int, wait_s: float) -> Deferred[Lease | None]:
         """See `IWorkBroker.pull`."""
-        call = _Call(Operation((topic, group), partial(Deliveries.pull, most=most)), Deferred())
-        if wait_s > 0:
-            call.waits = True
-            timer = self._clock.callLater(wait_s, self._end_wait, call)
-            call.result.addBoth(_cancel, timer)
-        return self._add(call, wait_s)
+        use = partial(Deliveries.pull, most=most)
+        return self._add(Operation((topic, group), use, is_pull=True), wait_s)
 
     def acknowledge(self, topic: str, group: str, lease: bytes, verdicts: Verdicts) -> Deferred[Acknowledged]:
         """See `IWorkBroker.acknowledge`."""
         use = partial(Deliveries.acknowledge, token=lease, verdicts=verdicts)
-        return self._add(_Call(Operation((topic, group), use, _raise_lost), Deferred()))
+        return self._add(Operation((topic, group), use, LeaseLost(LEASE_LOST)))
 
     def extend(self, topic: str, group: str, lease: bytes) -> Deferred[Extended]:
         """See `IWorkBroker.extend`."""
         use = partial(Deliveries.extend, token=lease)
-        return self._add(_Call(Operation((topic, group), use, _raise_lost), Deferred()))
+        return self._add(Operation((topic, group), use, LeaseLost(LEASE_LOST)))
 
     def backlog(self, topic: str, group: str) -> Deferred[int | None]:
         """See `IWorkBroker.backlog`."""
-        return self._add(_Call(Operation((topic, group), Deliveries.backlog, lambda: None), Deferred()))
+        return self._add(Operation((topic, group), Deliveries.backlog))
 
     def stored(self, records: Sequence[Record]) -> None:
         """Serve the pulls that wait for the topics of these records."""
@@ -224,7 +222,11 @@ class Work:
         if self._is_busy:
             await self._idle.wait()
 
-    def _add(self, call: _Call, wait_s: float = 0.0) -> Deferred[Any]:
+    def _add(self, operation: Operation, wait_s: float = 0.0) -> Deferred[Any]:
+        call = _Call(operation, Deferred(), waits=wait_s > 0)
+        if call.waits:
+            timer = self._clock.callLater(wait_s, self._end_wait, call)
+            call.result.addBoth(_cancel, timer)
         if self._is_stopped:
             call.result.errback(BrokerStopped("The service is stopping."))
         else:
@@ -255,7 +257,7 @@ class Work:
                 self._given_up.add(*call.operation.key, given_up)
                 self._settle(call, result)
             # They may have released messages.
-            self._wake({call.operation.key for call in calls if call.operation.missing is not None})
+            self._wake({call.operation.key for call in calls if not call.operation.is_pull})
         self._calls = []
         self._is_busy = False
         if self._waiting and self._look is None:
@@ -300,7 +302,3 @@ def _cancel(result: T, timer: IDelayedCall) -> T:
 
 def _raise_not_known(_: object, _timeout_s: float) -> NoReturn:
     raise OutcomeUnknown(f"The broker has not responded in time. {NOT_KNOWN}")
-
-
-def _raise_lost() -> NoReturn:
-    raise LeaseLost(LEASE_LOST)
