@@ -32,22 +32,14 @@ _Ids: TypeAlias = list[_Id] | Literal["all"]
 _Lease: TypeAlias = Annotated[str, Meta(max_length=8192, examples=["kqVvcmRlcnM"])]
 
 
-class WorkRequest(Struct, frozen=True, forbid_unknown_fields=True):
-    """The body of a request."""
-
-    def contradictions(self) -> list[Fault]:
-        """Name the faults of members that do not go together."""
-        return []
-
-
-class PullRequest(WorkRequest, frozen=True):
+class PullRequest(Struct, frozen=True, forbid_unknown_fields=True):
     """A request for messages."""
 
     max: Annotated[int, Meta(ge=1, le=500, description="The most messages.")] = 1
     wait: Annotated[int, Meta(ge=0, le=60, description="The seconds to wait for the first message.")] = 0
 
 
-class AckRequest(WorkRequest, frozen=True):
+class AckRequest(Struct, frozen=True, forbid_unknown_fields=True):
     """The results for the messages of a lease. Messages that are not named are released."""
 
     lease: _Lease
@@ -55,9 +47,16 @@ class AckRequest(WorkRequest, frozen=True):
     release: Annotated[_Ids, Meta(description="To be given again, at once: ids, or `all`.")] = []
     reject: Annotated[_Ids, Meta(description="Never to be given again: ids, or `all`.")] = []
 
-    @property
     def verdicts(self) -> Verdicts:
-        """The results by message."""
+        """
+        Return the results by message.
+
+        :raise InvalidWorkRequest: a text is not an id, a message has two results, or there is ``all`` and
+            another list. Names all faults, up to a hundred.
+        """
+        faults = self._contradictions()
+        if faults:
+            raise InvalidWorkRequest(faults[:_MOST_FAULTS])
         return Verdicts(**{name: _parsed(getattr(self, name)) for name in _LISTS})
 
     def naming(self, unknown: Collection[tuple[int, int]]) -> InvalidWorkRequest:
@@ -66,8 +65,7 @@ class AckRequest(WorkRequest, frozen=True):
         faults = self._naming(ids, "is not the id of a message of this lease")
         return InvalidWorkRequest(faults[:_MOST_FAULTS])
 
-    def contradictions(self) -> list[Fault]:
-        """Name each text that is not an id, each message with two results, and ``all`` with another list."""
+    def _contradictions(self) -> list[Fault]:
         given = [name for name in _LISTS if getattr(self, name)]
         for name in given:
             if getattr(self, name) == ALL and len(given) > 1:
@@ -97,7 +95,7 @@ class AckRequest(WorkRequest, frozen=True):
         ]
 
 
-class ExtendRequest(WorkRequest, frozen=True):
+class ExtendRequest(Struct, frozen=True, forbid_unknown_fields=True):
     """A request for more time."""
 
     lease: _Lease
@@ -147,7 +145,7 @@ _RIGHT_VALUES: Final = {
 }
 # It leaves a function that refers to itself.
 _fields_of: Final = lru_cache(msgspec.structs.fields)
-WorkBody = TypeVar("WorkBody", bound=WorkRequest)
+WorkBody = TypeVar("WorkBody", PullRequest, AckRequest, ExtendRequest)
 
 
 def read_work_request(body: bytes, kind: type[WorkBody]) -> WorkBody:
@@ -175,12 +173,9 @@ def read_work_request(body: bytes, kind: type[WorkBody]) -> WorkBody:
             faults.append(Fault(f"/{name}", f'"{name}" is there {counts[name]} times.'))
         elif name in counts or field.required:
             faults += _faults_of(name, values.get(name), field.type)
-    if not faults:
-        request = msgspec.convert(values, kind)
-        faults = request.contradictions()
-        if not faults:
-            return request
-    raise InvalidWorkRequest(faults[:_MOST_FAULTS])
+    if faults:
+        raise InvalidWorkRequest(faults[:_MOST_FAULTS])
+    return msgspec.convert(values, kind)
 
 
 def _plain(value: Any) -> Any:

@@ -229,9 +229,9 @@ class WorkGroups:
 
     async def _acknowledge(self, request: Request, topic: AuthorizedTopic, group: str) -> Response:
         results = _read(request, AckRequest)
-        token = token_of(results.lease)
+        verdicts, token = results.verdicts(), token_of(results.lease)
         try:
-            done = await self._work.acknowledge(topic, group, token, results.verdicts)
+            done = await self._work.acknowledge(topic, group, token, verdicts)
         except UnknownIds as error:
             raise results.naming(error.ids) from error
         self.counts.add_done(topic, group, done)
