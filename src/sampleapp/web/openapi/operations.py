@@ -62,26 +62,29 @@ from sampleapp.web.rest_proxy_documents import (
 
 _TEXT: Final = {"type": "string"}
 
+
+def _json(meaning: str, kind: object, example: object = None) -> Success:
+    return Success(
+        meaning,
+        contents=(Content("application/json", kind, example=example),),
+        fields=(CACHE_CONTROL,),
+    )
+
+
 LIVE: Final = Description(
     tag="Operations",
     summary="Liveness probe",
-    successes=(
-        Success(
-            "The process answers.",
-            contents=(Content("application/json", Live, example={"live": True}),),
-            fields=(CACHE_CONTROL,),
-        ),
-    ),
+    successes=(_json("The process answers.", Live, {"live": True}),),
 )
 READY: Final = Description(
     tag="Operations",
     summary="Readiness probe",
     text="Answers at once from the known state, without a request to the broker.",
     successes=(
-        Success(
+        _json(
             "Publishing should succeed, all readings were read, and the service is not stopping.",
-            contents=(Content("application/json", Ready, example={"ready": True}),),
-            fields=(CACHE_CONTROL,),
+            Ready,
+            {"ready": True},
         ),
     ),
     rejections=(NotReady,),
@@ -731,11 +734,6 @@ _OF_WORK: Final = (
     errors.BrokerStopped,
     errors.OutcomeUnknown,
 )
-
-
-def _json(meaning: str, kind: object) -> Success:
-    return Success(meaning, contents=(Content("application/json", kind),), fields=(CACHE_CONTROL,))
-
 
 DESCRIBE_GROUP: Final = Description(
     tag="Work",
