@@ -167,6 +167,7 @@ class KafkaBroker:
         )
         self.work = GroupWork(
             client=self._new_client(),
+            read=self._reader.read,
             clock=self._reactor,
             now=self._now,
             most_leases=self._work_settings.most_leases,

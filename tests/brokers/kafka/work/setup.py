@@ -5,6 +5,7 @@ from __future__ import annotations
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
+from sampleapp.brokers.kafka.consumer import TopicReader
 from sampleapp.brokers.kafka.work import GroupWork
 from sampleapp.model import ALL, Verdicts
 from tests.support.kafka_simulator import TOPIC, Cluster
@@ -27,8 +28,10 @@ class Instance:
         self.cluster = cluster
         self.ahead_s = ahead_s
         self.client = cluster.new_client()
+        self.reader = TopicReader(new_client=cluster.new_client, clock=cluster.clock)
         self.work = GroupWork(
             client=self.client,
+            read=self.reader.read,
             clock=cluster.clock,
             now=lambda: NOW_S + self.ahead_s + cluster.clock.seconds(),
             most_leases=most_leases,
@@ -59,6 +62,7 @@ class Instance:
         return self.result(self.work.backlog(topic, group))
 
     def stop(self):
+        self.reader.stop()
         assert self.result(Deferred.fromCoroutine(self.work.stop())) is None
 
     def die(self):

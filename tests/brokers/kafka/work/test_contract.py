@@ -11,6 +11,7 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import LoopingCall
 
 from sampleapp.brokers.kafka.batches import Codec, encode_batch
+from sampleapp.brokers.kafka.consumer import TopicReader
 from sampleapp.brokers.kafka.protocol import OF_BROKER
 from sampleapp.brokers.kafka.work import GroupWork
 from sampleapp.model import RecordMetadata
@@ -46,6 +47,7 @@ class SimulatedBroker(PromptBroker):
         began_s = time.time()
         self.work = GroupWork(
             client=self.cluster.new_client(),
+            read=TopicReader(new_client=self.cluster.new_client, clock=self.cluster.clock).read,
             clock=self.cluster.clock,
             now=lambda: began_s + self.cluster.clock.seconds(),
             most_leases=most_leases,

@@ -15,7 +15,6 @@ from zope.interface import implementer
 from sampleapp.brokers.kafka.batches import DEFAULT_MAX_BATCH_BYTES
 from sampleapp.brokers.kafka.cluster_client import ClusterClient
 from sampleapp.brokers.kafka.consumer.discovery import Topics
-from sampleapp.brokers.kafka.consumer.leaders import Leaders
 from sampleapp.brokers.kafka.work.connections import ConnectionPool
 from sampleapp.brokers.kafka.work.failures import NOT_SUPPORTED
 from sampleapp.brokers.kafka.work.groups import Groups
@@ -35,7 +34,7 @@ from sampleapp.errors import (
     WorkNotSupported,
 )
 from sampleapp.interfaces import IWorkBroker
-from sampleapp.model import Acknowledged, Extended, Lease, Verdicts
+from sampleapp.model import Acknowledged, Extended, Lease, ReadRequest, ReadResult, Verdicts
 
 T = TypeVar("T")
 
@@ -56,6 +55,7 @@ class GroupWork:
         self,
         *,
         client: ClusterClient,
+        read: Callable[[ReadRequest], Deferred[ReadResult]],
         clock: IReactorTime,
         now: Callable[[], float],
         most_leases: int,
@@ -63,17 +63,17 @@ class GroupWork:
     ) -> None:
         """
         :param client: is closed at the end. Nothing else uses its connections.
+        :param read: see `sampleapp.interfaces.IBroker.read`; for backlogs.
         :param now: returns the time of day, in seconds since the epoch.
         :param most_leases: the most leases at a time.
         :param max_batch_bytes: maximum size of a batch after decompression; a larger one is not given.
         """
         self._client = client
-        leaders = Leaders(client=client, clock=clock)
         # Those of leases that have ended are ended within some seconds, and groups that wait have one, too.
         most_sessions = most_leases + max(1, most_leases // 4)
         pool = ConnectionPool(client=client, most=most_sessions, clock=clock)
         self._topics = Topics(client=client, clock=clock)
-        self._groups = Groups(client=client, leaders=leaders, clock=clock)
+        self._groups = Groups(client=client, read=read, clock=clock)
         self._sessions = Sessions(
             client=client,
             pool=pool,

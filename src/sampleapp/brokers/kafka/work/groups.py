@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Final, TypeVar
@@ -16,8 +16,6 @@ from twisted.logger import Logger
 
 from sampleapp.brokers.kafka.cluster_client import ClusterClient, RequestFailed, ask_one_of
 from sampleapp.brokers.kafka.consumer.discovery import TopicView
-from sampleapp.brokers.kafka.consumer.leaders import Leaders
-from sampleapp.brokers.kafka.consumer.offsets import extent_requests, extents_in
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.protocol import (
     JOIN_GROUP,
@@ -38,6 +36,7 @@ from sampleapp.brokers.kafka.work.failures import rejected, unanswered
 from sampleapp.concurrency.failures import LogLimit
 from sampleapp.concurrency.waiting import Waiters
 from sampleapp.errors import BrokerUnavailable, PublishError, WorkError
+from sampleapp.model import EARLIEST, ReadRequest, ReadResult
 
 A = TypeVar("A", ShareGroupHeartbeat, ShareGroupOffsets)
 R = TypeVar("R")
@@ -86,10 +85,16 @@ class Groups:
 
     _log = Logger()
 
-    def __init__(self, *, client: ClusterClient, leaders: Leaders, clock: IReactorTime) -> None:
-        """:param leaders: for the ends of partitions."""
+    def __init__(
+        self,
+        *,
+        client: ClusterClient,
+        read: Callable[[ReadRequest], Deferred[ReadResult]],
+        clock: IReactorTime,
+    ) -> None:
+        """:param read: see `sampleapp.interfaces.IBroker.read`; for the extents of partitions."""
         self._client = client
-        self._leaders = leaders
+        self._read = read
         self._clock = clock
         self._settings: OrderedDict[str, GroupSettings] = OrderedDict()
         """The one that was used last at the end."""
@@ -150,30 +155,13 @@ class Groups:
         lags = described.lags.get(topic)
         if lags is None:
             return None
-        # Before the first acknowledgement in a partition, it is not known.
-        rest = [number for number in view.leaders if lags.get(number, -1) < 0]
         known = sum(each for each in lags.values() if each > 0)
-        return known + (await self._records(topic, rest, view) if rest else 0)
-
-    async def _records(self, topic: str, partitions: list[int], view: TopicView) -> int:
-        """Count the offsets of partitions from their first record on."""
-        by_leader: defaultdict[int | None, list[tuple[str, int]]] = defaultdict(list)
-        for number in partitions:
-            by_leader[view.leaders[number]].append((topic, number))
-        requests = {
-            node_id: extent_requests(led, times={}, leader_epochs=view.leader_epochs)
-            for node_id, led in by_leader.items()
-            if node_id is not None
-        }
-        counted: list[int] = []
-        for response in (await self._leaders.ask(requests)).values():
-            if isinstance(response, RequestFailed):
-                raise unanswered(response)
-            extents = extents_in(response, times=()).values()
-            counted += [each.readable_end - each.earliest for each in extents if not each.error]
-        if len(counted) < len(partitions):
-            raise BrokerUnavailable("The ends of some partitions are not known now.")
-        return sum(counted)
+        # Before the first acknowledgement in a partition, it is not known: it is the whole partition.
+        rest = {number: EARLIEST for number in view.leaders if lags.get(number, -1) < 0}
+        if not rest:
+            return known
+        whole = await self._read(ReadRequest(topic=topic, starts=rest, others=None, limit=0, max_bytes=1))
+        return known + sum([end - whole.positions[number] for number, end in whole.ends.items()])
 
     async def _load_settings(self, group: str, *nodes: int) -> GroupSettings:
         """:param nodes: the brokers of which one is asked; by default, all."""
