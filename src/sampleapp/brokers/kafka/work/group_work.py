@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from math import inf
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from twisted.internet.defer import CancelledError, Deferred, fail
 from twisted.internet.interfaces import IReactorTime
@@ -15,11 +15,10 @@ from zope.interface import implementer
 from sampleapp.brokers.kafka.batches import DEFAULT_MAX_BATCH_BYTES
 from sampleapp.brokers.kafka.cluster_client import ClusterClient
 from sampleapp.brokers.kafka.consumer.discovery import Topics
-from sampleapp.brokers.kafka.work.connections import ConnectionPool
 from sampleapp.brokers.kafka.work.failures import NOT_SUPPORTED
 from sampleapp.brokers.kafka.work.groups import Groups
 from sampleapp.brokers.kafka.work.lease_tokens import LeaseToken
-from sampleapp.brokers.kafka.work.pulls import Pulls
+from sampleapp.brokers.kafka.work.pulls import METADATA_AGE_S, Pulls
 from sampleapp.brokers.kafka.work.sessions import Sessions
 from sampleapp.brokers.shared.deliveries import LEASE_LOST
 from sampleapp.brokers.shared.work import NOT_KNOWN
@@ -37,8 +36,6 @@ from sampleapp.interfaces import IWorkBroker
 from sampleapp.model import Acknowledged, Extended, Lease, ReadRequest, ReadResult, Verdicts
 
 T = TypeVar("T")
-
-_METADATA_AGE_S: Final = 5.0
 
 
 @implementer(IWorkBroker)
@@ -69,14 +66,10 @@ class GroupWork:
         :param max_batch_bytes: maximum size of a batch after decompression; a larger one is not given.
         """
         self._client = client
-        # Those of leases that have ended are ended within some seconds, and groups that wait have one, too.
-        most_sessions = most_leases + max(1, most_leases // 4)
-        pool = ConnectionPool(client=client, most=most_sessions, clock=clock)
         self._topics = Topics(client=client, clock=clock)
         self._groups = Groups(client=client, read=read, clock=clock)
         self._sessions = Sessions(
             client=client,
-            pool=pool,
             clock=clock,
             now=now,
             most_leases=most_leases,
@@ -151,7 +144,7 @@ class GroupWork:
         return await self._sessions.extend(topic, group, token)
 
     async def _backlog(self, topic: str, group: str) -> int | None:
-        view = await self._topics.get(topic, max_age_s=_METADATA_AGE_S)
+        view = await self._topics.get(topic, max_age_s=METADATA_AGE_S)
         return await self._groups.backlog(topic, group, view)
 
     async def _token(self, topic: str, lease: bytes) -> LeaseToken:

@@ -30,7 +30,8 @@ from sampleapp.model import Lease
 
 T = TypeVar("T")
 
-_METADATA_AGE_S: Final = 5.0
+METADATA_AGE_S: Final = 5.0
+"""Seconds after which the state of a topic is loaded again."""
 _READY_S: Final = 10.0
 """Seconds until a group can be read, after which a pull fails."""
 _RETRY_S: Final = 0.1
@@ -192,7 +193,7 @@ class Pulls:
 
     async def _attempt(self, pull: _Pull) -> Lease | None:
         deadline_s = self._clock.seconds() + _READY_S
-        max_age_s, wait_ms = _METADATA_AGE_S, 0
+        max_age_s, wait_ms = METADATA_AGE_S, 0
         while True:
             pull.view = await self._topics.get(pull.key[0], max_age_s=max_age_s)
             lease, errors = await self._ask_nodes(pull, pull.view, wait_ms=wait_ms)
@@ -295,7 +296,7 @@ class Pulls:
     async def _run_watch(self, key: tuple[str, str], node_id: int) -> None:
         while self._waiting.get(key) and not self._is_stopped:
             try:
-                view = await self._topics.get(key[0], max_age_s=_METADATA_AGE_S)
+                view = await self._topics.get(key[0], max_age_s=METADATA_AGE_S)
                 self._watch(key, view)
                 nodes = _nodes(view)
                 if node_id in nodes:

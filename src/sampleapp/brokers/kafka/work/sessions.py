@@ -148,20 +148,21 @@ class Sessions:
         self,
         *,
         client: ClusterClient,
-        pool: ConnectionPool,
         clock: IReactorTime,
         now: Callable[[], float],
         most_leases: int,
         max_batch_bytes: int,
     ) -> None:
         """
-        :param client: for requests about the leases of other instances.
+        :param client: for new connections, and for requests about the leases of other instances.
         :param now: returns the time of day, in seconds since the epoch.
         :param most_leases: the most leases at a time.
         :param max_batch_bytes: maximum size of a batch after decompression.
         """
         self._client = client
-        self._pool = pool
+        # Those of leases that have ended are ended within some seconds, and groups that wait have one, too.
+        most_sessions = most_leases + max(1, most_leases // 4)
+        self._pool = ConnectionPool(client=client, most=most_sessions, clock=clock)
         self._clock = clock
         self._now = now
         self._most_leases = most_leases
