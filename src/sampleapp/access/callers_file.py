@@ -63,6 +63,14 @@ from sampleapp.files import read_file, shown_path
 
 _DIGEST_COMMAND: Final = "printf %s TOKEN | sha256sum"
 _CREDENTIALS: Final = ("tokens", "certificates", "subjects")
+_NO_TOPIC: Final = (
+    "matches no topic: names of topics have 1 to 249 characters of A-Z a-z 0-9 . _ -, and in a pattern * is "
+    "any run of them"
+)
+_NO_GROUP: Final = (
+    "matches no group of workers: write TOPIC/GROUP, such as orders/billing or orders/*, with 1 to 249 "
+    "characters of A-Z a-z 0-9 . _ - * on each side, or * for every group"
+)
 
 C = TypeVar("C", bytes, CertificateName, Subject)
 
@@ -207,9 +215,9 @@ class _CallersReader:
         table = convert(value, CallerTable, path)
         caller = self._by_name[name] = Caller(
             name=name,
-            publish=_patterns(table.publish, (*path, "publish")),
-            consume=_patterns(table.consume, (*path, "consume")),
-            work=_group_patterns(table.work, (*path, "work")),
+            publish=_patterns(table.publish, (*path, "publish"), is_legal_pattern, _NO_TOPIC),
+            consume=_patterns(table.consume, (*path, "consume"), is_legal_pattern, _NO_TOPIC),
+            work=_patterns(table.work, (*path, "work"), is_legal_group_pattern, _NO_GROUP),
             read=table.read,
             metrics=table.metrics,
             requests=table.requests(path),
@@ -262,23 +270,10 @@ def _digest(text: str) -> bytes:
         ) from error
 
 
-def _patterns(texts: Sequence[str], path: TOMLPath) -> TopicPatterns:
+def _patterns(
+    texts: Sequence[str], path: TOMLPath, is_legal: Callable[[str], bool], mistake: str
+) -> TopicPatterns:
     for index, text in enumerate(texts):
-        if not is_legal_pattern(text):
-            raise Mistake(
-                (*path, index),
-                "matches no topic: names of topics have 1 to 249 characters of A-Z a-z 0-9 . _ -, "
-                "and in a pattern * is any run of them",
-            )
-    return TopicPatterns(texts)
-
-
-def _group_patterns(texts: Sequence[str], path: TOMLPath) -> TopicPatterns:
-    for index, text in enumerate(texts):
-        if not is_legal_group_pattern(text):
-            raise Mistake(
-                (*path, index),
-                "matches no group of workers: write TOPIC/GROUP, such as orders/billing or orders/*, with 1 "
-                "to 249 characters of A-Z a-z 0-9 . _ - * on each side, or * for every group",
-            )
+        if not is_legal(text):
+            raise Mistake((*path, index), mistake)
     return TopicPatterns(texts)
