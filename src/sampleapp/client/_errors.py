@@ -180,11 +180,9 @@ class PartlyPublished(ProblemError):
 class LeaseLost(ProblemError):
     """A lease has ended (409): its messages are given to workers again."""
 
-    def __init__(
-        self, problem: Problem, *, done: Sequence[str] = (), retry_after_s: int | None = None
-    ) -> None:
+    def __init__(self, problem: Problem, *, done: Sequence[str] = ()) -> None:
         """:param done: the ids of messages whose results stand all the same."""
-        super().__init__(problem, retry_after_s=retry_after_s)
+        super().__init__(problem)
         self.done = tuple(done)
         """The ids of messages whose results stand all the same, if they are known."""
 
