@@ -180,6 +180,17 @@ class Accumulator:
         self.has_work = True
         return unknown_partition(partition, len(topic.queues))
 
+    def without_partitions(self, names: Iterable[str]) -> list[str]:
+        """Return the topics whose partitions are not known. The others count as used now."""
+        now_s, unknown = self._clock.seconds(), []
+        for name in names:
+            topic = self.topics.get(name)
+            if topic is None or not topic.queues:
+                unknown.append(name)
+            else:
+                topic.used_s = now_s
+        return unknown
+
     def check(self, names: Iterable[str]) -> Deferred[dict[str, PublishError]]:
         """
         Check which topics cannot be published to.
