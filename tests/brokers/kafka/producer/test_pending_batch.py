@@ -62,6 +62,13 @@ def test_no_records_are_published_at_once():
     assert told(World().producer.publish_many([])) == [[]]
 
 
+def test_a_few_records_for_which_there_is_no_room_are_rejected_together():
+    world = warm(partitions=3, buffer_bytes=1000)
+    [result] = told(world.producer.publish_many([record("t", value=b"x" * 300, key=b"k") for _ in range(4)]))
+    assert isinstance(result.value, RecordTooLarge)
+    assert world.producer.buffered_bytes == 0
+
+
 def test_each_record_of_many_has_its_own_place():
     world = warm(partitions=3)
     outcomes = world.publish_many(numbers(MANY), keys=keys_of(3))

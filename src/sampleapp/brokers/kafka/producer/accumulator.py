@@ -18,7 +18,7 @@ from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from sampleapp.brokers.kafka.batches import record_size
+from sampleapp.brokers.kafka.batches import record_size, record_sizes
 from sampleapp.brokers.kafka.cluster_client import SERVICE_FAULT
 from sampleapp.brokers.kafka.connections.diagnostics import FailureReason
 from sampleapp.brokers.kafka.producer.partition_queue import (
@@ -211,6 +211,40 @@ class Accumulator:
                 self._need_partitions(topic)
         check.begin()
         return check.done
+
+    def append_all(self, records: Sequence[Record]) -> BatchResult | None:
+        """
+        Accept a few records into the queues of their partitions: all of them or none.
+
+        :return: collects their outcomes; ``None`` if none was accepted, and a `PendingBatch` must take them:
+            there may be too little room, a topic is not known, or a record has an identity or is illegal.
+        """
+        now_s = self._clock.seconds()
+        queues: list[PartitionQueue] = []
+        for record in records:
+            topic = self.topics.get(record.topic)
+            if topic is None or not topic.queues or record.identity is not None:
+                return None
+            queue = topic.queue_for(record, generation=self._drains, now_s=now_s)
+            if queue is None:
+                return None
+            topic.used_s = now_s
+            queues.append(queue)
+        try:
+            sizes = record_sizes(records)
+        except UnicodeEncodeError:
+            return None
+        total = sum(sizes)
+        self._used += total
+        # As if all went into the longest queue.
+        if max([queue.held + queue.reserved for queue in queues]) + total > self._limit_bytes - self._used:
+            self._used -= total
+            return None
+        outcomes, deadline_s = BatchResult(len(records)), now_s + self.delivery_timeout_s
+        for index, queue in enumerate(queues):
+            if queue.append(Pending(records[index], sizes[index], deadline_s, outcomes, index)):
+                self.mark_ready(queue)
+        return outcomes
 
     # Accepting many records together
 

@@ -46,6 +46,12 @@ The time that a record waits for a broker while none can be reached, in seconds.
 Its caller gets 503 within 2 s, including a tick of the sender. A broker that comes back is noticed within
 1 s, so that the record can still be sent.
 """
+_FEW: Final = 20
+"""
+Up to this number of records are accepted one after the other, which takes less than to group them.
+
+They have no more headers than are counted in one slice.
+"""
 _CHECKED: Final = 1000
 """Maximum topics checked at the same time: callers may invent names, and each takes memory until then."""
 
@@ -170,6 +176,11 @@ class Producer:
             return fail(BrokerStopped("The service is stopping; none of the records was published."))
         if not records:
             return succeed([])
+        if len(records) <= _FEW:
+            outcomes = self._accumulator.append_all(records)
+            if outcomes is not None:
+                self._wake_sender()
+                return outcomes.done
         pending_batch = PendingBatch(
             records,
             accumulator=self._accumulator,
