@@ -105,7 +105,7 @@ BROKEN = {
     "was done 2 times": lambda it: acknowledged(it["late"], 1),
     "was given after it was done": lambda it: it.update(again_a=held(8, 2, A)),
     "was given to two within a lease": lambda it: it.update(twice=held(3, 2, K), last=held(0, 1, K)),
-    "was given again as the same attempt": lambda it: it.update(again_d=held(5.5, 1, D)),
+    "was given again as the same attempt": lambda it: it.update(again_d=held(5.7, 1, D)),
     "is lost: []": lambda it: it.pop("last"),
     "is lost: ['attempt 1": lambda it: it["last"].acknowledgements.clear(),
     "was given with a wrong number of attempts: attempt 3": lambda it: it.update(third=held(11, 3, D)),
@@ -214,3 +214,14 @@ def test_released_messages_may_be_given_at_once():
     acknowledged(leases["abandoned"], 1, verdict=RELEASE)
     leases["late"] = acknowledged(held(1.05, 2, D), 1)
     assert check_work(*run(leases)) == []
+
+
+def test_attempts_need_not_rise_in_the_order_in_which_polls_return():
+    leases = ordinary()
+    frozen = held(0, 1, K, gateway=JAVA, is_timed=False)
+    frozen.ended_s = 7
+    leases.update(frozen=frozen, last=acknowledged(held(6, 2, K), 0.2, verdict=RELEASE))
+    assert check_work(*run(leases)) == []
+    frozen.messages[K] = leases["last"].messages[K]
+    [found] = check_work(*run(leases))
+    assert "was given again as the same attempt" in found
