@@ -164,7 +164,7 @@ class RecordTooLarge(RecordRefused):
 
 
 class TopicNotAuthorized(RecordRefused):
-    """This service, or its caller, may not publish to the topic."""
+    """This service, or its caller, does not have the necessary right for the topic."""
 
 
 class IdempotencyKeyReused(RecordRefused):
@@ -213,14 +213,14 @@ class TooManyIdempotencyKeys(PublishError):
 
 
 class BrokerUnavailable(PublishError):
-    """The broker cannot store records now; this one was never sent, or was rolled back."""
+    """The broker is not available now. Nothing was sent, or it was rolled back."""
 
     retriable = True
     possibly_published = False
 
 
 class BrokerStopped(PublishError):
-    """The service is stopping; the record was never sent."""
+    """The service is stopping. Nothing was sent."""
 
     retriable = True
     possibly_published = False
@@ -238,7 +238,7 @@ class BrokerIncompatible(PublishError):
 
 
 class OutcomeUnknown(PublishError):
-    """The record was sent, and it is not known whether it was stored."""
+    """The request was sent, and it is not known whether the broker has carried it out."""
 
     retriable = True
     possibly_published = True
