@@ -118,6 +118,7 @@ ETAG: Final = Field(
     '"6b86b273ff34fce1"',
 )
 CACHE_CONTROL: Final = Field("Cache-Control", "Directives for caches.", "no-cache")
+NOT_STORED: Final = Field("Cache-Control", "Directives for caches.", "no-store")
 VARY: Final = Field("Vary", "The request header fields that the response depends on.", "Accept")
 IF_NONE_MATCH: Final = in_header(
     "If-None-Match", "Entity tags of your copies, or `*`: if one of them is current, the response is 304."

@@ -130,6 +130,26 @@ def test_every_example_is_what_its_schema_says(described):
         assert described.is_valid(value, schema), (value, schema)
 
 
+@pytest.mark.parametrize("path", ["/live", "/ready", "/metrics", "/topics", "/"])
+def test_the_example_of_cache_control_is_what_a_response_has(described, service, path):
+    response = service.request("GET", path)
+    headers = described.document["paths"][path]["get"]["responses"]["200"]["headers"]
+    assert headers["Cache-Control"]["example"].encode() == response.headers[b"cache-control"]
+
+
+def test_each_response_about_work_has_an_example_and_is_not_stored(described):
+    operations = {
+        f"{method} {path}": operation["responses"]["200"]
+        for path, item in described.document["paths"].items()
+        for method, operation in item.items()
+        if "/groups/" in path and method in ("get", "post")
+    }
+    assert len(operations) == 4
+    for name, response in operations.items():
+        assert response["content"]["application/json"]["examples"], name
+        assert response["headers"]["Cache-Control"]["example"] == "no-store", name
+
+
 def test_no_pattern_has_what_only_python_knows(described):
     # OpenAPI has the patterns of ECMA-262.
     assert not re.search(r"\\\\[AZ]|\(\?P", json.dumps(described.document))

@@ -34,6 +34,7 @@ from sampleapp.web import errors as request_errors
 from sampleapp.web.descriptions import (
     CACHE_CONTROL,
     IF_NONE_MATCH,
+    NOT_STORED,
     VARY,
     Content,
     Description,
@@ -63,12 +64,9 @@ from sampleapp.web.rest_proxy_documents import (
 _TEXT: Final = {"type": "string"}
 
 
-def _json(meaning: str, kind: object, example: object = None) -> Success:
-    return Success(
-        meaning,
-        contents=(Content("application/json", kind, example=example),),
-        fields=(CACHE_CONTROL,),
-    )
+def _json(meaning: str, kind: object, example: object) -> Success:
+    content = Content("application/json", kind, example=example)
+    return Success(meaning, contents=(content,), fields=(NOT_STORED,))
 
 
 LIVE: Final = Description(
@@ -99,7 +97,7 @@ METRICS: Final = Description(
         Success(
             "All metrics, with their current values.",
             contents=(Content("text/plain", _TEXT), Content("application/openmetrics-text", _TEXT)),
-            fields=(CACHE_CONTROL, VARY),
+            fields=(NOT_STORED, VARY),
         ),
     ),
 )
@@ -726,6 +724,23 @@ _GROUP: Final = replace(
     _TOPIC, name="group", meaning=f"The group of workers: {TOPIC_RULE}. On Kafka it is a share group."
 )
 _LEASE: Final = {"lease": "kqVvcmRlcnM"}
+_NEW_LEASE: Final = {**_LEASE, "expires": "2026-11-24T10:00:30.123Z"}
+_LEASED: Final = {
+    **_NEW_LEASE,
+    "messages": [
+        {
+            "id": "0-42",
+            "attempts": 1,
+            "topic": "orders",
+            "partition": 0,
+            "offset": 42,
+            "timestamp": 1795363727918,
+            "key": "17",
+            "content": "paid",
+            "headers": {},
+        }
+    ],
+}
 _OF_WORK: Final = (
     errors.InvalidParameters,
     errors.TopicNotAuthorized,
@@ -740,7 +755,7 @@ DESCRIBE_GROUP: Final = Description(
     summary="The backlog of a group",
     text="For autoscalers.",
     parameters=(_TOPIC, _GROUP),
-    successes=(_json("The backlog.", Backlog),),
+    successes=(_json("The backlog.", Backlog, {"topic": "orders", "group": "billing", "backlog": 17}),),
     rejections=(*_OF_WORK, errors.UnknownTopic, request_errors.UnknownGroup),
 )
 EXTEND: Final = replace(
@@ -748,7 +763,7 @@ EXTEND: Final = replace(
     summary="Get more time for messages",
     text="Replaces a lease by a new one, which lasts as long as a new lease does, from now on.",
     bodies=(Content("application/json", ExtendRequest, "A lease", _LEASE),),
-    successes=(_json("The new lease. The old one has ended.", NewLease),),
+    successes=(_json("The new lease. The old one has ended.", NewLease, _NEW_LEASE),),
     rejections=(
         *_OF_WORK,
         errors.LeaseLost,
@@ -767,7 +782,7 @@ ACKNOWLEDGE: Final = replace(
         "422 the lease goes on. After 504 the outcome is unknown."
     ),
     bodies=(Content("application/json", AckRequest, "One is done", {**_LEASE, "accept": ["0-42"]}),),
-    successes=(_json("The lease has ended.", Acknowledged),),
+    successes=(_json("The lease has ended.", Acknowledged, {"accepted": 1, "released": 0, "rejected": 0}),),
     rejections=tuple(kind for kind in EXTEND.rejections if kind is not errors.TooManyLeases),
 )
 PULL: Final = replace(
@@ -782,8 +797,8 @@ PULL: Final = replace(
     bodies=(Content("application/json", PullRequest, "Up to ten messages", {"max": 10, "wait": 20}),),
     needs_body=False,
     successes=(
-        _json("At least one message, with the lease.", LeasedMessages),
-        Success("No message has come in time.", status=HTTPStatus.NO_CONTENT, fields=(CACHE_CONTROL,)),
+        _json("At least one message, with the lease.", LeasedMessages, _LEASED),
+        Success("No message has come in time.", status=HTTPStatus.NO_CONTENT, fields=(NOT_STORED,)),
     ),
     rejections=(
         *(kind for kind in EXTEND.rejections if kind is not errors.LeaseLost),
