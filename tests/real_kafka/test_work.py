@@ -190,6 +190,15 @@ async def test_a_pull_without_a_session_is_refused_and_names_the_setting(few_ses
 
 
 @pytest_twisted.ensureDeferred
+async def test_pulls_that_do_not_wait_find_messages_in_a_new_group(many_sessions):
+    topic = await in_thread(many_sessions.admin.create, new_topic("work"))
+    await in_thread(lambda: produce(many_sessions, topic, [b"a"], partition=0))
+    async with running(many_sessions) as broker:
+        leases = [await within(broker.work.pull(topic, "new", most=1, wait_s=0)) for _ in range(3)]
+        assert [lease.messages[0].record.value for lease in leases if lease is not None] == [b"a"]
+
+
+@pytest_twisted.ensureDeferred
 async def test_markers_of_transactions_are_neither_given_nor_backlog(many_sessions):
     topic = await in_thread(many_sessions.admin.create, new_topic("work"))
     await in_thread(lambda: produce(many_sessions, topic, [b"a", b"b"], partition=0, transaction="one"))

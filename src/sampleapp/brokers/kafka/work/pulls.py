@@ -36,7 +36,8 @@ _READY_S: Final = 10.0
 """Seconds until a group can be read, after which a pull fails."""
 _RETRY_S: Final = 0.1
 _FIRST_WAIT_MS: Final = 500
-"""How long an attempt waits in a group that was made for it: its first fetch may be empty."""
+"""How long an attempt waits in a new group: a broker finds nothing before it has loaded the group's state."""
+_MOST_KNOWN: Final = 10_000
 _PATIENCE_S: Final = 1.0
 """Seconds to wait for one of several nodes."""
 _FAILED_S: Final = 5.0
@@ -90,6 +91,8 @@ class Pulls:
         """The lines of groups in which pulls wait, by topic and group."""
         self._unclaimed: dict[tuple[str, str], list[Lease]] = {}
         """Leases that no pull has, by topic and group."""
+        self._known: set[tuple[str, str]] = set()
+        """Those that have had messages: brokers find the next ones at once."""
         self._watched: set[tuple[tuple[str, str], int]] = set()
         """The groups and nodes with a fetch that waits."""
         self._running: set[Deferred[None]] = set()
@@ -193,7 +196,8 @@ class Pulls:
 
     async def _attempt(self, pull: _Pull) -> Lease | None:
         deadline_s = self._clock.seconds() + _READY_S
-        max_age_s, wait_ms = METADATA_AGE_S, 0
+        is_ready = pull.waits or pull.key in self._known
+        max_age_s, wait_ms = METADATA_AGE_S, 0 if is_ready else _FIRST_WAIT_MS
         while True:
             pull.view = await self._topics.get(pull.key[0], max_age_s=max_age_s)
             lease, errors = await self._ask_nodes(pull, pull.view, wait_ms=wait_ms)
@@ -264,9 +268,14 @@ class Pulls:
             topic_id=view.topic_id,
             partitions=[each for each, leader in sorted(view.leaders.items()) if leader == node_id],
         )
-        return await self._sessions.fetch(
+        lease, errors = await self._sessions.fetch(
             member, most=most, most_attempts=most_attempts, wait_ms=wait_ms, timeout_s=timeout_s
         )
+        if lease is not None:
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            self._known.add(key)
+        return lease, errors
 
     async def _mend(
         self, key: tuple[str, str], view: TopicView, errors: frozenset[int], *, is_late: bool = False
