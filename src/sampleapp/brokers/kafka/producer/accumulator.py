@@ -235,11 +235,13 @@ class Accumulator:
         except UnicodeEncodeError:
             return None
         total = sum(sizes)
-        self._used += total
         # As if all went into the longest queue.
-        if max([queue.held + queue.reserved for queue in queues]) + total > self._limit_bytes - self._used:
-            self._used -= total
+        if (
+            max([each.held + each.reserved for each in queues]) + total
+            > self._limit_bytes - self._used - total
+        ):
             return None
+        self._used += total
         outcomes, deadline_s = BatchResult(len(records)), now_s + self.delivery_timeout_s
         for index, queue in enumerate(queues):
             if queue.append(Pending(records[index], sizes[index], deadline_s, outcomes, index)):
