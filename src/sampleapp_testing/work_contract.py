@@ -421,7 +421,7 @@ class WorkContract(ContractBase):
             leases = [each for each in found if isinstance(each, Lease)]
             assert 1 <= len(leases) <= 2
             assert all(isinstance(each, (Lease, TooManyLeases, type(None))) for each in found)
-            # A broker may keep what came too late for the pulls, for others, for a moment.
+            # A broker may keep a message for a second that arrived after the pulls had ended.
             await eventually(lambda: work_of(broker).leases == len(leases))
 
     async def test_a_pull_waits_for_a_record(self) -> None:
