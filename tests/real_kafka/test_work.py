@@ -11,6 +11,7 @@ from twisted.internet import reactor
 from twisted.internet.task import deferLater
 
 from sampleapp.brokers import WorkSettings, from_url
+from sampleapp.brokers.kafka.work.pulls import METADATA_AGE_S
 from sampleapp.errors import BrokerUnavailable, LeaseLost
 from sampleapp.model import ALL, Verdicts
 from sampleapp_testing import WorkContract
@@ -194,8 +195,22 @@ async def test_pulls_that_do_not_wait_find_messages_in_a_new_group(many_sessions
     topic = await in_thread(many_sessions.admin.create, new_topic("work"))
     await in_thread(lambda: produce(many_sessions, topic, [b"a"], partition=0))
     async with running(many_sessions) as broker:
-        leases = [await within(broker.work.pull(topic, "new", most=1, wait_s=0)) for _ in range(3)]
+        leases = [await within(broker.work.pull(topic, "new", most=1, wait_s=0)) for _ in range(8)]
         assert [lease.messages[0].record.value for lease in leases if lease is not None] == [b"a"]
+
+
+@pytest_twisted.ensureDeferred
+async def test_pulls_that_do_not_wait_find_messages_in_a_new_partition(many_sessions):
+    topic = await in_thread(many_sessions.admin.create, new_topic("work"))
+    await in_thread(lambda: produce(many_sessions, topic, [b"a"], partition=0))
+    async with running(many_sessions) as broker:
+        lease = await within(broker.work.pull(topic, "workers", most=1, wait_s=20))
+        await within(broker.work.acknowledge(topic, "workers", lease.token, Verdicts(accept=ALL)))
+        await in_thread(lambda: many_sessions.admin.add_partitions(topic, 2))
+        await in_thread(lambda: produce(many_sessions, topic, [b"b"], partition=1))
+        await deferLater(reactor, METADATA_AGE_S + 1)
+        leases = [await within(broker.work.pull(topic, "workers", most=1, wait_s=0)) for _ in range(8)]
+        assert [lease.messages[0].record.value for lease in leases if lease is not None] == [b"b"]
 
 
 @pytest_twisted.ensureDeferred

@@ -160,8 +160,9 @@ def test_messages_that_no_pull_has_got_are_not_given_to_one_that_wants_fewer(clu
     two_nodes.acknowledge(two_nodes.result(waiting, within_s=0.2).token)
     cluster.logs[1].append(*values(3))
     cluster.run(0.5)
-    assert two_nodes.pull(1) is None
+    few = two_nodes.begin_pull(1)
     assert attempts(two_nodes.pull(3)) == [1, 1, 1]
+    assert two_nodes.result(few) is None
 
 
 def test_a_pull_gets_no_more_than_it_has_asked_for_when_the_one_before_it_has_gone(cluster, one):

@@ -35,9 +35,8 @@ METADATA_AGE_S: Final = 5.0
 _READY_S: Final = 10.0
 """Seconds until a group can be read, after which a pull fails."""
 _RETRY_S: Final = 0.1
-_FIRST_WAIT_MS: Final = 500
-"""How long an attempt waits in a new group: a broker finds nothing before it has loaded the group's state."""
-_MOST_KNOWN: Final = 10_000
+_STATE_WAIT_MS: Final = 500
+"""How long a second attempt waits at each node: until it has loaded the state of the group."""
 _PATIENCE_S: Final = 1.0
 """Seconds to wait for one of several nodes."""
 _FAILED_S: Final = 5.0
@@ -74,8 +73,9 @@ class Pulls:
     Gives messages to pulls.
 
     A pull first asks the nodes that lead partitions in turn, without waiting. If it finds nothing, and may
-    wait, it joins the line of its group. For the whole line, one fetch waits at each node, for messages for
-    the first pull; its success lets the next one make an attempt of its own. So pulls that wait cost neither
+    wait, it joins the line of its group; otherwise it asks once more, since a node finds nothing until it
+    has loaded the state of the group. For the whole line, one fetch waits at each node, for messages for the
+    first pull; its success lets the next one make an attempt of its own. So pulls that wait cost neither
     sessions nor connections, and many that find messages run side by side.
     """
 
@@ -91,8 +91,6 @@ class Pulls:
         """The lines of groups in which pulls wait, by topic and group."""
         self._unclaimed: dict[tuple[str, str], list[Lease]] = {}
         """Leases that no pull has, by topic and group."""
-        self._known: set[tuple[str, str]] = set()
-        """Those that have had messages: brokers find the next ones at once."""
         self._watched: set[tuple[tuple[str, str], int]] = set()
         """The groups and nodes with a fetch that waits."""
         self._running: set[Deferred[None]] = set()
@@ -196,15 +194,18 @@ class Pulls:
 
     async def _attempt(self, pull: _Pull) -> Lease | None:
         deadline_s = self._clock.seconds() + _READY_S
-        is_ready = pull.waits or pull.key in self._known
-        max_age_s, wait_ms = METADATA_AGE_S, 0 if is_ready else _FIRST_WAIT_MS
+        max_age_s, wait_ms = METADATA_AGE_S, 0
         while True:
             pull.view = await self._topics.get(pull.key[0], max_age_s=max_age_s)
             lease, errors = await self._ask_nodes(pull, pull.view, wait_ms=wait_ms)
-            if lease is not None or not errors:
+            if lease is not None:
                 return lease
-            await self._mend(pull.key, pull.view, errors, is_late=self._clock.seconds() >= deadline_s)
-            max_age_s, wait_ms = 0, _FIRST_WAIT_MS
+            if errors:
+                await self._mend(pull.key, pull.view, errors, is_late=self._clock.seconds() >= deadline_s)
+                max_age_s = 0
+            elif pull.waits or wait_ms:
+                return None
+            wait_ms = _STATE_WAIT_MS
 
     async def _ask_nodes(
         self, pull: _Pull, view: TopicView, *, wait_ms: int
@@ -268,14 +269,9 @@ class Pulls:
             topic_id=view.topic_id,
             partitions=[each for each, leader in sorted(view.leaders.items()) if leader == node_id],
         )
-        lease, errors = await self._sessions.fetch(
+        return await self._sessions.fetch(
             member, most=most, most_attempts=most_attempts, wait_ms=wait_ms, timeout_s=timeout_s
         )
-        if lease is not None:
-            if len(self._known) >= _MOST_KNOWN:
-                self._known.clear()
-            self._known.add(key)
-        return lease, errors
 
     async def _mend(
         self, key: tuple[str, str], view: TopicView, errors: frozenset[int], *, is_late: bool = False
