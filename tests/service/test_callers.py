@@ -167,13 +167,18 @@ class Cycle:
         self.itself = self
 
 
-def test_garbage_that_there_is_before_the_callers_are_read_does_not_stay_for_good(with_file):
+@pytest.mark.parametrize("generation", [0, 1, 2])
+def test_garbage_that_there_is_before_the_callers_are_read_does_not_stay_for_good(with_file, generation):
     with_file.reload()
     thresholds = gc.get_threshold()
     # So that only the service collects.
     gc.set_threshold(10**6)
     try:
-        garbage = ref(Cycle())
+        cycle = Cycle()
+        for older in range(generation):
+            gc.collect(older)
+        garbage = ref(cycle)
+        del cycle
         assert garbage() is not None
         with_file.read_one()
         assert garbage() is None

@@ -179,10 +179,11 @@ class CurrentCallers:
         # For ten thousand callers, the parser makes a million objects. The garbage collector would run again
         # and again, and stop all threads for up to a tenth of a second. So it is disabled during the parsing,
         # and then ignores all objects that exist: callers are not in a cycle. Garbage would stay for good, so
-        # the young generations are collected first.
+        # it is collected first, which takes a few milliseconds: what exists since the start, or since the
+        # previous reading, is ignored already.
         was_enabled = gc.isenabled()
         if was_enabled:
-            gc.collect(1)
+            gc.collect()
         gc.disable()
         # The reactor would wait for this interval each time that it has called the system.
         switch_interval_s = sys.getswitchinterval()
