@@ -40,7 +40,7 @@ BODIES = {
     "the length of a chunk": (CHUNKED, b"0" * 1000),
 }
 LONG_BODIES = {
-    "chunks of a byte": (CHUNKED, b"1\r\n{\r\n"),
+    "small chunks": (CHUNKED, b"10\r\n" + b"{" * 16 + b"\r\n"),
     "a body without a length": (OK + b"\r\n", b"{" * 1000),
 }
 
