@@ -71,7 +71,8 @@ test: $(DEV)/installed
 	$(DEV)/bin/python -m pytest -m 'not slow' --numprocesses 3 --dist worksteal $(PYTEST_OPTIONS)
 
 test-kafka: $(DEV)/installed
-	SAMPLEAPP_KAFKA_VERSIONS='$(KAFKA)' $(DEV)/bin/python -m pytest tests/real_kafka -v $(PYTEST_OPTIONS)
+	SAMPLEAPP_KAFKA_VERSIONS='$(KAFKA)' $(DEV)/bin/python -m pytest tests/real_kafka -v \
+	    --numprocesses 2 $(PYTEST_OPTIONS)
 
 test-all: test test-container
 	$(MAKE) test-kafka KAFKA='$(ALL_KAFKA)'

@@ -1,4 +1,8 @@
-"""One cluster of each kind for each version of Kafka, started when the first test asks for it."""
+"""
+One cluster of each kind for each version of Kafka, started when the first test asks for it.
+
+With pytest-xdist, each of its processes has its own.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,12 @@ import pytest
 from tests.real_kafka.cluster import Cluster
 from tests.real_kafka.distribution import ARE_NAMED, VERSIONS, KafkaNotAvailable, get, why_not
 from tests.real_kafka.listeners import PASSWORD, PROXIED, USER, Certificates, authorizer, listeners
-from tests.real_kafka.publishers import RECOVERY
+from tests.real_kafka.publishers import RECOVERY, Figures
 from tests.real_kafka.service import kafka_url
 from tests.support.live_service import LiveService
 
 
 def pytest_configure(config):
-    config.stash[RECOVERY] = []
     config.addinivalue_line("markers", "needs(*features): what a version of Kafka must have, else: skipped")
     config.addinivalue_line(
         "markers", "one_version: runs with the newest version only, unless versions are named"
@@ -55,14 +58,22 @@ def pytest_sessionstart(session):
         pytest.exit(f"The tests against real Kafka cannot be run: {reason}.", returncode=1)
 
 
-def pytest_terminal_summary(terminalreporter, config):
-    rows = config.stash[RECOVERY]
+def pytest_terminal_summary(terminalreporter):
+    rows = [
+        row
+        for outcome in ("passed", "failed")
+        for report in terminalreporter.getreports(outcome)
+        if report.when == "call"
+        for name, row in report.user_properties
+        if name == RECOVERY
+    ]
     if not rows:
         return
     terminalreporter.section("what faults cost those who publish")
     heads = ["Kafka", "fault", "200", "503", "504", "no 200 at all", "none on a partition", "slowest 200"]
     table = [heads]
-    for version, fault, found in rows:
+    for version, fault, *values in rows:
+        found = Figures(*values)
         counts = [found.accepted, found.unavailable, found.unknown]
         seconds = [found.silence_s, found.recovery_s, found.slowest_s]
         table.append([version, fault, *map(str, counts), *(f"{each:.1f} s" for each in seconds)])

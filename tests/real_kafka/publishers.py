@@ -19,10 +19,10 @@ from typing_extensions import Self
 from tests.real_kafka.reading import Stored
 from tests.support.waiting import wait_until
 
-__all__ = ["RECOVERY", "Figures", "Publishers", "Response", "check_answers", "figures"]
+__all__ = ["RECOVERY", "Figures", "Publishers", "Response", "check_answers", "figures", "report_recovery"]
 
-RECOVERY = pytest.StashKey()
-"""Rows of the table at the end of a run: the version, what happened, and `Figures`."""
+RECOVERY = "recovery"
+"""The property of a test with a row of the table at the end: the version, what happened, and `Figures`."""
 
 CLIENTS = 24
 """Of those who publish message by message."""
@@ -213,6 +213,11 @@ def figures(answers: Sequence[Response]) -> Figures:
         recovery_s=max(map(_longest_gap, by_partition.values())),
         slowest_s=max(each.answered_at_s - each.asked_at_s for each in accepted),
     )
+
+
+def report_recovery(test: pytest.Item, version: str, fault: str, found: Figures) -> None:
+    """Have a row in the table at the end of the run; the processes of pytest-xdist pass on plain values."""
+    test.user_properties.append((RECOVERY, (version, fault, *found)))
 
 
 def _longest_gap(times_s: Sequence[float]) -> float:

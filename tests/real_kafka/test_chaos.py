@@ -28,7 +28,7 @@ def test_gateways_that_lie_are_found_out(version, tmp_path):
 
     chaos = Chaos(version=version, seed=1, directory=tmp_path, catch_up_s=10, before=lying)
     try:
-        findings = chaos.run(seconds=5)
+        findings = chaos.run(seconds=15)
     finally:
         for each in made:
             each.close()

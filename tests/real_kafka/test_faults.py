@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import pytest
 
 from tests.real_kafka.admin import new_topic
-from tests.real_kafka.publishers import CLIENTS, RECOVERY, Publishers, check_answers, figures
+from tests.real_kafka.publishers import CLIENTS, Publishers, check_answers, figures, report_recovery
 from tests.real_kafka.reading import read_all
 from tests.real_kafka.service import post
 from tests.real_kafka.versions import ELECT_LEADERS, needs
@@ -45,7 +45,7 @@ def publishing(three_nodes, start_service, request):
         assert publishers.broken == []
         for kind, is_alone in (("", True), (", batches", False)):
             found = figures([each for each in publishers.answers if (each.sent == 1) is is_alone])
-            request.config.stash[RECOVERY].append((three_nodes.version, fault + kind, found))
+            report_recovery(request.node, three_nodes.version, fault + kind, found)
             assert found.accepted > CLIENTS
         check_answers(publishers.answers, read_all(three_nodes.bootstrap, topic))
         assert (

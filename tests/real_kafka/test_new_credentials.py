@@ -17,7 +17,7 @@ import pytest
 
 from tests.real_kafka.admin import new_topic
 from tests.real_kafka.listeners import SESSION_LIFETIME_S, unsecured_token, write_credentials
-from tests.real_kafka.publishers import CLIENTS, RECOVERY, Publishers, check_answers, figures
+from tests.real_kafka.publishers import CLIENTS, Publishers, check_answers, figures, report_recovery
 from tests.real_kafka.reading import read_all
 from tests.real_kafka.versions import (
     PEM,
@@ -54,7 +54,7 @@ def publishing(one_node, start_service, request):
             publishers.until_all_are_accepted()
         assert publishers.broken == []
         found = figures(publishers.answers)
-        request.config.stash[RECOVERY].append((one_node.version, change, found))
+        report_recovery(request.node, one_node.version, change, found)
         check_answers(publishers.answers, read_all(one_node.bootstrap, topic))
         assert found.accepted > CLIENTS
         assert service.stop() == -15
