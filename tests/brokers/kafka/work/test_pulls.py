@@ -113,6 +113,54 @@ def test_the_messages_of_a_pull_that_is_cancelled_at_once_are_free(cluster, one)
     assert offsets(one.pull(3)) == [1, 2, 3]
 
 
+def test_pulls_whose_callers_have_gone_take_one_attempt_at_most(cluster, one):
+    cluster.configs[4, "1"] = {"group.share.delivery.count.limit": "5"}
+    cluster.run(61)
+    pulls = [one.begin_pull() for _ in range(5)]
+    cluster.run(0.1)
+    for each in pulls:
+        each.addErrback(lambda _: None)
+        each.cancel()
+    cluster.run(0.1)
+    cluster.logs[0].append(b"next")
+    cluster.run(3)
+    assert attempts(one.pull()) == [2]
+
+
+def test_pulls_that_find_nothing_at_once_leave_room_for_other_groups():
+    cluster = new_cluster(3, brokers=(1, 2, 3))
+    one = Instance(cluster, most_leases=20)
+    for group in ("busy", "idle"):
+        assert one.pull(group=group) is None
+    pulls = []
+    for _ in range(100):
+        pulls.append(one.begin_pull(group="idle"))
+        cluster.run(0.02)
+        assert len(cluster.share_groups.sessions) <= 6
+    assert one.pull(group="busy") is None
+    assert [one.result(each) for each in pulls] == [None] * 100
+
+
+def test_a_message_that_came_for_nobody_is_given_to_the_next_pull_each_time(cluster, one):
+    def leave_a_message():
+        gone = one.begin_pull(wait_s=20)
+        gone.addErrback(lambda _: None)
+        cluster.run(0.05)
+        gone.cancel()
+        cluster.logs[0].append(b"next")
+        cluster.run(0.05)
+
+    leases = []
+    # The first two are given before their second is over; the third comes in between.
+    for pause_s in (0.3, 0.7, 0.4):
+        leave_a_message()
+        if len(leases) == 2:
+            cluster.run(0.4)
+        leases.append(one.pull())
+        cluster.run(pause_s)
+    assert [(offsets(each), attempts(each)) for each in leases] == [([1], [1]), ([2], [1]), ([3], [1])]
+
+
 def test_a_fetch_that_waits_does_not_outlast_the_pulls(cluster, one):
     one.result(one.begin_pull(wait_s=2.3))
     cluster.run(0.2)

@@ -36,7 +36,7 @@ _READY_S: Final = 10.0
 """Seconds until a group can be read, after which a pull fails."""
 _RETRY_S: Final = 0.1
 _STATE_WAIT_MS: Final = 500
-"""How long a second attempt waits at each node: until it has loaded the state of the group."""
+"""How long every pull waits, if it finds nothing: until a node has loaded the state of the group."""
 _PATIENCE_S: Final = 1.0
 """Seconds to wait for one of several nodes."""
 _FAILED_S: Final = 5.0
@@ -62,8 +62,8 @@ class _Pull(Struct, eq=False):
     most: int
     ends_s: float
     result: Deferred[Lease | None]
-    waits: bool
-    """True for a pull that waits for messages if there are none."""
+    waits: bool = True
+    """False when its time to wait for messages is over."""
     view: TopicView | None = None
     """The last known state of the topic."""
 
@@ -72,11 +72,11 @@ class Pulls:
     """
     Gives messages to pulls.
 
-    A pull first asks the nodes that lead partitions in turn, without waiting. If it finds nothing, and may
-    wait, it joins the line of its group; otherwise it asks once more, since a node finds nothing until it
-    has loaded the state of the group. For the whole line, one fetch waits at each node, for messages for the
-    first pull; its success lets the next one make an attempt of its own. So pulls that wait cost neither
-    sessions nor connections, and many that find messages run side by side.
+    A pull first asks the nodes that lead partitions in turn, without waiting. If it finds nothing, it joins
+    the line of its group, for half a second at least: a node finds nothing until it has loaded the state of
+    the group. For the whole line, one fetch waits at each node, for messages for the first pull; its success
+    lets the next one make an attempt of its own. So pulls that wait cost neither sessions nor connections,
+    and many that find messages run side by side.
     """
 
     _log = Logger()
@@ -102,11 +102,11 @@ class Pulls:
 
     def pull(self, topic: str, group: str, *, most: int, wait_s: float) -> Deferred[Lease | None]:
         """See `sampleapp.interfaces.IWorkBroker.pull`."""
+        wait_s = max(wait_s, _STATE_WAIT_MS / 1000)
         # Without a canceller, it ignores the result after it is cancelled.
-        pull = _Pull((topic, group), most, self._clock.seconds() + wait_s, Deferred(), wait_s > 0)
-        if pull.waits:
-            timer = self._clock.callLater(wait_s, self._end_wait, pull)
-            pull.result.addBoth(self._ended, pull, timer)
+        pull = _Pull((topic, group), most, self._clock.seconds() + wait_s, Deferred())
+        timer = self._clock.callLater(wait_s, self._end_wait, pull)
+        pull.result.addBoth(self._ended, pull, timer)
         self._run(self._try(pull))
         return pull.result
 
@@ -170,8 +170,8 @@ class Pulls:
         if lease in leases:
             leases.remove(lease)
             self._sessions.release(lease)
-        if not leases:
-            self._unclaimed.pop(key, None)
+        if not leases and self._unclaimed.get(key) is leases:
+            del self._unclaimed[key]
 
     def _answer(self, pull: _Pull, found: Lease | Exception | None) -> None:
         if pull.result.called:
@@ -198,14 +198,11 @@ class Pulls:
         while True:
             pull.view = await self._topics.get(pull.key[0], max_age_s=max_age_s)
             lease, errors = await self._ask_nodes(pull, pull.view, wait_ms=wait_ms)
-            if lease is not None:
+            if lease is not None or not errors or pull.result.called:
                 return lease
-            if errors:
-                await self._mend(pull.key, pull.view, errors, is_late=self._clock.seconds() >= deadline_s)
-                max_age_s = 0
-            elif pull.waits or wait_ms:
-                return None
-            wait_ms = _STATE_WAIT_MS
+            await self._mend(pull.key, pull.view, errors, is_late=self._clock.seconds() >= deadline_s)
+            # Its time to wait may be over before the group has a state.
+            max_age_s, wait_ms = 0, _STATE_WAIT_MS
 
     async def _ask_nodes(
         self, pull: _Pull, view: TopicView, *, wait_ms: int
