@@ -187,6 +187,12 @@ class Log:
         data = batch(self.end, [b"\0\0\0\0\0\0"], keys=[key], attributes=0x30, producer_id=producer_id)
         self._add(data, 1)
 
+    def append_damaged(self, *values):
+        """Append records whose batch has a wrong checksum."""
+        self.append(*values)
+        first, last, data = self.batches[-1]
+        self.batches[-1] = (first, last, data[:-1] + bytes([data[-1] ^ 1]))
+
     def lose_the_last_of(self, *values, lost):
         """Append records of which compaction has removed the last ones, though their batch covers them."""
         last = self.end + len(values) + lost - 1

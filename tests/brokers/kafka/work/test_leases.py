@@ -327,6 +327,27 @@ def test_a_group_with_only_gaps_has_nothing(cluster, one):
     assert one.backlog() == 0
 
 
+def test_messages_after_a_damaged_batch_are_given_and_lose_no_attempt(cluster, one):
+    one.acknowledge(one.pull(6).token)
+    log = cluster.logs[0]
+    log.append_damaged(b"damaged", b"too")
+    for value in values(3):
+        log.append(value)
+    log.append_marker(commit=True)
+    lease = one.pull(10)
+    assert (offsets(lease), attempts(lease)) == ([8, 9, 10], [1, 1, 1])
+    one.acknowledge(lease.token)
+    assert one.backlog() == 2
+
+
+def test_messages_that_cannot_be_read_are_counted_when_they_are_given_up(cluster, one):
+    cluster.configs[4, "1"] = {"group.share.delivery.count.limit": "5"}
+    one.acknowledge(one.pull(6).token)
+    cluster.logs[0].append_damaged(b"damaged", b"too")
+    assert one.pull(10, wait_s=5) is None
+    assert (one.backlog(), one.work.given_up) == (0, 2)
+
+
 def test_the_backlog_is_the_whole_topic_before_the_first_acknowledgement(cluster, one, two):
     assert one.backlog() is None
     lease = one.pull(2)

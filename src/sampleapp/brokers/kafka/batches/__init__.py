@@ -13,6 +13,7 @@ from sampleapp.brokers.kafka.batches.fetched_batches import (
     UnreadableBatch,
     read_batches,
     read_gradually,
+    split_batches,
 )
 
 __all__ = [
@@ -27,4 +28,5 @@ __all__ = [
     "read_gradually",
     "record_size",
     "record_sizes",
+    "split_batches",
 ]

@@ -110,7 +110,7 @@ def read_batches(
     """
     transactions = _Transactions(aborted)
     next_offset = position
-    for batch in _split(data):
+    for batch in split_batches(data):
         page = _read(batch, Where(topic, partition, next_offset), transactions, max_batch_bytes)
         next_offset = page.next_offset
         yield page
@@ -140,7 +140,7 @@ def read_gradually(
     :raise UnreadableBatch: during iteration; as of `read_batches`.
     """
     transactions = _Transactions(aborted)
-    for batch in _split(data):
+    for batch in split_batches(data):
         where = Where(topic, partition, position)
         offset = OFFSET.unpack_from(batch)[0] if len(batch) >= OFFSET.size else position
         try:
@@ -290,7 +290,7 @@ def _is_abort(batch: _Batch, max_bytes: int) -> bool:
     return bool(_CONTROL_KEY.unpack_from(key)[1] == _ABORT)
 
 
-def _split(data: bytes) -> Iterator[bytes]:
+def split_batches(data: bytes) -> Iterator[bytes]:
     """
     Split fetched data into batches.
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Iterator
+from typing import Final
 
 from msgspec import Struct
 from twisted.logger import Logger
 
-from sampleapp.brokers.kafka.batches import TooLargeBatch, UnreadableBatch, read_gradually
+from sampleapp.brokers.kafka.batches import TooLargeBatch, UnreadableBatch, read_gradually, split_batches
 from sampleapp.brokers.kafka.protocol import AcknowledgeType, SharePartition
 from sampleapp.concurrency.slices import TimeSlices
 from sampleapp.model import ConsumerRecord, LeasedRecord
+
+_OFFSET_BYTES: Final = 8
 
 _log = Logger()
 
@@ -22,8 +26,43 @@ class AcquiredRecords(Struct):
     """Those of each partition are together, in the order of their offsets."""
     others: dict[tuple[int, int], AcknowledgeType]
     """Acknowledgements by partition and offset of what is acquired, and no message."""
+    released: list[int]
+    """Of each offset that is released, the number of its attempts."""
     errors: frozenset[int]
     """The error codes of partitions."""
+
+
+class _Unsettled(Struct):
+    """The acquired offsets of a partition that are neither messages nor others yet."""
+
+    partition: int
+    counts: dict[int, int]
+    """The number of attempts of each."""
+    found: AcquiredRecords
+
+    async def take(
+        self, reading: Iterator[ConsumerRecord | TooLargeBatch | int | None], slices: TimeSlices
+    ) -> None:
+        for each in reading:
+            if each is None:
+                await slices.next()
+            elif isinstance(each, TooLargeBatch):
+                self.settle(each.next_offset, AcknowledgeType.RELEASE)
+            elif isinstance(each, int):
+                self.settle(each, AcknowledgeType.GAP)
+            elif each.offset in self.counts:
+                self.found.messages.append(LeasedRecord(each, self.counts.pop(each.offset)))
+                # A batch has many more records than are acquired of it.
+                if not self.counts:
+                    break
+
+    def settle(self, end: float, kind: AcknowledgeType) -> None:
+        """Acknowledge the offsets before one."""
+        for offset in [each for each in self.counts if each < end]:
+            count = self.counts.pop(offset)
+            self.found.others[self.partition, offset] = kind
+            if kind == AcknowledgeType.RELEASE:
+                self.found.released.append(count)
 
 
 async def decode(
@@ -36,42 +75,31 @@ async def decode(
     removed. An offset is released if its batch is not there as a whole, or cannot be read: it may have a
     record.
     """
-    found = AcquiredRecords([], {}, frozenset(each.error for each in partitions if each.error))
+    found = AcquiredRecords([], {}, [], frozenset(each.error for each in partitions if each.error))
     for partition in partitions:
-        number = partition.partition
         counts = {
             offset: run.delivery_count
             for run in partition.acquired
             for offset in range(run.first_offset, run.last_offset + 1)
         }
-        if not counts:
-            continue
-        reading = read_gradually(
-            partition.records,
-            topic=topic,
-            partition=number,
-            position=min(counts),
-            aborted=(),
-            max_batch_bytes=max_batch_bytes,
-        )
-        try:
-            for each in reading:
-                if each is None:
-                    await slices.next()
-                elif isinstance(each, ConsumerRecord):
-                    if each.offset in counts:
-                        found.messages.append(LeasedRecord(each, counts.pop(each.offset)))
-                        # A batch has many more records than are acquired of it.
-                        if not counts:
-                            break
-                else:
-                    is_read = not isinstance(each, TooLargeBatch)
-                    end = each if isinstance(each, int) else each.next_offset
-                    kind = AcknowledgeType.GAP if is_read else AcknowledgeType.RELEASE
-                    for offset in [offset for offset in counts if offset < end]:
-                        del counts[offset]
-                        found.others[number, offset] = kind
-        except UnreadableBatch as error:
-            _log.warn("A message cannot be given to workers: {reason}", reason=str(error))
-        found.others |= {(number, offset): AcknowledgeType.RELEASE for offset in counts}
+        unsettled = _Unsettled(partition.partition, counts, found)
+        batches = [*split_batches(partition.records)]
+        first_offsets = [int.from_bytes(each[:_OFFSET_BYTES], "big") for each in batches]
+        for batch, end in zip(batches, [*first_offsets[1:], math.inf], strict=False):
+            if not counts:
+                break
+            reading = read_gradually(
+                batch,
+                topic=topic,
+                partition=partition.partition,
+                position=min(counts),
+                aborted=(),
+                max_batch_bytes=max_batch_bytes,
+            )
+            try:
+                await unsettled.take(reading, slices)
+            except UnreadableBatch as error:
+                _log.warn("A message cannot be given to workers: {reason}", reason=str(error))
+                unsettled.settle(end, AcknowledgeType.RELEASE)
+        unsettled.settle(math.inf, AcknowledgeType.RELEASE)
     return found

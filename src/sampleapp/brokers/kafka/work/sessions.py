@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -223,12 +224,16 @@ class Sessions:
                 taken, others = found.messages[: most()], dict(found.others)
                 for each in found.messages[len(taken) :]:
                     others[each.record.partition, each.record.offset] = AcknowledgeType.RELEASE
+                    found.released.append(each.attempts)
                 if others:
                     await self._ask(session, member.request(session.epoch, others), timeout_s=timeout_s)
+                    last_attempts = [each for each in found.released if each >= (most_attempts or math.inf)]
+                    self.given_up.add(member.topic, member.group, len(last_attempts))
                 if taken:
                     token = self._keep(session, runs_of(taken, most_attempts))
                     lease = Lease(token=token, ends_ms=session.ends_ms, messages=taken)
-                if found.messages or not others:
+                # What is released can be acquired again at once, and each time takes an attempt.
+                if found.messages or found.released or not others:
                     break
         finally:
             if lease is None:
