@@ -11,7 +11,7 @@ from twisted.internet.task import Clock
 
 from sampleapp.brokers.memory import MemoryBroker
 from sampleapp.client import Lease, LeaseLost, ProblemError, Rejected, Released, ServiceUnreachable
-from sampleapp.errors import InvalidMessage
+from sampleapp.errors import InvalidMessage, TooManyLeases
 from sampleapp.model import Acknowledged, ConsumerRecord, LeasedRecord
 from tests.client.test_service import Service
 from tests.support.client_servers import PROBLEM, V1, canned, problem
@@ -227,6 +227,19 @@ def test_a_lease_is_extended_while_its_message_is_handled():
     handler.results[0].callback(None)
     service.result_of(working)
     assert (len(handler.messages), service.backlog) == (1, 0)
+
+
+def test_a_message_that_is_handled_is_acknowledged_though_its_lease_could_not_be_extended():
+    service = WorkService("a")
+    handler, results = Handling(), []
+    service.broker.work.extend = lambda *_: fail(TooManyLeases(200))
+    working = service.client.work(**GROUP, handler=handler, most=1, on_result=results.append)
+    service.until(lambda: handler.results)
+    service.run(15)
+    handler.results[0].callback(None)
+    service.run(0.5)
+    assert [each.accepted for each in results] == [1]
+    service.result_of(working)
 
 
 def test_a_handler_is_cancelled_when_its_lease_is_lost():

@@ -586,8 +586,9 @@ class Client:
             msgspec.json.encode(body),
             read_response,
             extra_s=extra_s,
-            # A pull without a response may have taken messages.
-            may_repeat=action != "pull",
+            # A pull without a response may have taken messages, and while an extension is repeated, a lease
+            # can be neither acknowledged nor known to have ended.
+            may_repeat=action == "ack",
         )
 
     async def _read(
