@@ -29,7 +29,7 @@ _Id: TypeAlias = Annotated[
     str, Meta(examples=["0-42"], extra_json_schema={"pattern": f"^{_ID.pattern}$"})
 ]
 _Ids: TypeAlias = list[_Id] | Literal["all"]
-_Lease: TypeAlias = Annotated[str, Meta(max_length=8192, examples=["kqVvcmRlcnM"])]
+_Lease: TypeAlias = Annotated[str, Meta(max_length=16384, examples=["kqVvcmRlcnM"])]
 
 
 class PullRequest(Struct, frozen=True, forbid_unknown_fields=True):

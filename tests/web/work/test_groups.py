@@ -199,7 +199,7 @@ def test_a_group_in_which_no_worker_has_pulled_yet_is_404(service):
             ["/accept/0", "/reject/0", "/reject/1"],
         ),
         ("ack", {"lease": LEASE, "accept": [["0-1"]]}, ["/accept/0"]),
-        ("ack", {"lease": "x" * 9000}, ["/lease"]),
+        ("ack", {"lease": "x" * 17_000}, ["/lease"]),
         ("ack", {"lease": LEASE, "accept": ["0-1", "0-2"], "reject": ["0-2"]}, ["/accept/1", "/reject/0"]),
         ("ack", {"lease": LEASE, "accept": "all", "reject": ["0-2"]}, ["/accept"]),
         ("ack", {"lease": LEASE, "accept": "all", "release": "all"}, ["/accept"]),

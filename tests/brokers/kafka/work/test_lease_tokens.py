@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from sampleapp.brokers.kafka.protocol import Acknowledgement, AcknowledgeType
 from sampleapp.brokers.kafka.work.lease_tokens import LeaseToken, acknowledgements, runs_of
 from sampleapp.errors import LeaseLost
+from sampleapp.messages.work_bodies import AckRequest, new_lease, read_work_request
 from sampleapp.model import ConsumerRecord, LeasedRecord
 
 ids = st.tuples(st.integers(0, 5), st.integers(0, 2**40) | st.integers(0, 30))
@@ -80,3 +82,10 @@ def test_consecutive_offsets_of_one_type_are_one_acknowledgement():
         0: [Acknowledgement(1, 3, AcknowledgeType.ACCEPT), Acknowledgement(4, 4, AcknowledgeType.RELEASE)],
         1: [Acknowledgement(4, 4, AcknowledgeType.ACCEPT)],
     }
+
+
+def test_the_longest_lease_that_a_pull_can_give_can_be_acknowledged():
+    token = token_of(dict.fromkeys(((2**31 - 1 - number, 2**63 - 2) for number in range(500)), 1))
+    lease = new_lease(token.encoded, 1).lease
+    body = json.dumps({"lease": lease, "accept": "all"}).encode()
+    assert read_work_request(body, AckRequest).lease == lease
