@@ -134,7 +134,8 @@ class WorkGroups:
         except SampleAppError as error:
             forget_frames(error)
             backlog = None
-        self._asked.remove((topic, group))
+        finally:
+            self._asked.remove((topic, group))
         self._backlogs.pop((topic, group), None)
         if backlog is not None:
             self._backlogs[topic, group] = backlog
