@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from itertools import chain, pairwise
 from typing import Final
 
 from msgspec import Struct
@@ -65,6 +66,10 @@ class _Unsettled(Struct):
                 self.found.released.append(count)
 
 
+def _first_offset(batch: bytes) -> int:
+    return int.from_bytes(batch[:_OFFSET_BYTES], "big")
+
+
 async def decode(
     partitions: Iterable[SharePartition], *, topic: str, slices: TimeSlices, max_batch_bytes: int
 ) -> AcquiredRecords:
@@ -83,9 +88,7 @@ async def decode(
             for offset in range(run.first_offset, run.last_offset + 1)
         }
         unsettled = _Unsettled(partition.partition, counts, found)
-        batches = [*split_batches(partition.records)]
-        first_offsets = [int.from_bytes(each[:_OFFSET_BYTES], "big") for each in batches]
-        for batch, end in zip(batches, [*first_offsets[1:], math.inf], strict=False):
+        for batch, following in pairwise(chain(split_batches(partition.records), [b""])):
             if not counts:
                 break
             reading = read_gradually(
@@ -100,6 +103,9 @@ async def decode(
                 await unsettled.take(reading, slices)
             except UnreadableBatch as error:
                 _log.warn("A message cannot be given to workers: {reason}", reason=str(error))
-                unsettled.settle(end, AcknowledgeType.RELEASE)
+                # If its length is wrong, too, what follows is no batch.
+                if _first_offset(following) <= _first_offset(batch):
+                    break
+                unsettled.settle(_first_offset(following), AcknowledgeType.RELEASE)
         unsettled.settle(math.inf, AcknowledgeType.RELEASE)
     return found
