@@ -88,12 +88,16 @@ class ShareGroups:
         self.is_supported = True
         self.settings_take_s = 0.0
         """The time until brokers know new settings of a group."""
+        self.load_s = 0.0
+        """The time in which a node loads the state of a group; until then, fetches find nothing."""
         self.members = set()
         self.sessions = {}
         """By node, group and member."""
         self.errors = {}
         """What the next answers to a class of requests say."""
         self._states = {}
+        self._loaded_at_s = {}
+        """By node and group. A node forgets a group when its last session ends with a connection."""
         self._of_connection = {}
         """The last session that was begun on each connection."""
 
@@ -103,6 +107,8 @@ class ShareGroups:
         session = self.sessions.get(key)
         if session is not None and session.connection is connection:
             self._end(key)
+        if key is not None and not any(each[:2] == key[:2] for each in self.sessions):
+            self._loaded_at_s.pop(key[:2], None)
 
     def elect(self, leader):
         """Let another broker lead all partitions. It knows of no delivery that was not acknowledged."""
@@ -184,13 +190,14 @@ class ShareGroups:
         session = self.sessions.get(key)
         if error or session is None:
             return ShareFetched(error or ErrorCode.SHARE_SESSION_NOT_FOUND, 0, ())
-        found, left = [], most
-        for number in session.partitions:
+        found, left, now_s = [], most, self.cluster.clock.seconds()
+        is_loaded = now_s >= self._loaded_at_s.setdefault(key[:2], now_s + self.load_s)
+        for number in session.partitions if is_loaded else ():
             part = self._acquire(key, session, number, left)
             if part is not None:
                 found.append(part)
                 left -= sum(run.last_offset - run.first_offset + 1 for run in part.acquired)
-        if not found and self.cluster.clock.seconds() < answer_by_s:
+        if not found and now_s < answer_by_s:
             return None
         return ShareFetched(0, int(1000 * self.lock_s), tuple(found))
 

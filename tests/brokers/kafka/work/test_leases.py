@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from struct import pack_into
 from types import FunctionType, MethodType, ModuleType
 
 import pytest
@@ -338,6 +339,20 @@ def test_messages_after_a_damaged_batch_are_given_and_lose_no_attempt(cluster, o
     assert (offsets(lease), attempts(lease)) == ([8, 9, 10], [1, 1, 1])
     one.acknowledge(lease.token)
     assert one.backlog() == 2
+
+
+def test_a_batch_whose_length_is_damaged_is_not_taken_for_a_gap(cluster, one):
+    one.acknowledge(one.pull(6).token)
+    log = cluster.logs[0]
+    log.append(bytes(2000))
+    log.append(b"next")
+    first, last, whole = log.batches[-2]
+    damaged = bytearray(whole)
+    pack_into(">i", damaged, 8, len(whole) - 12 - 120)
+    log.batches[-2] = (first, last, bytes(damaged))
+    assert one.pull(10) is None
+    log.batches[-2] = (first, last, whole)
+    assert offsets(one.pull(10)) == [6, 7]
 
 
 def test_messages_that_cannot_be_read_are_counted_when_they_are_given_up(cluster, one):

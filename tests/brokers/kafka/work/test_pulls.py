@@ -115,7 +115,6 @@ def test_the_messages_of_a_pull_that_is_cancelled_at_once_are_free(cluster, one)
 
 def test_pulls_whose_callers_have_gone_take_one_attempt_at_most(cluster, one):
     cluster.configs[4, "1"] = {"group.share.delivery.count.limit": "5"}
-    cluster.run(61)
     pulls = [one.begin_pull() for _ in range(5)]
     cluster.run(0.1)
     for each in pulls:
@@ -139,6 +138,34 @@ def test_pulls_that_find_nothing_at_once_leave_room_for_other_groups():
         assert len(cluster.share_groups.sessions) <= 6
     assert one.pull(group="busy") is None
     assert [one.result(each) for each in pulls] == [None] * 100
+
+
+@pytest.mark.parametrize("wait_s", [0, 5])
+def test_messages_of_nodes_that_have_forgotten_the_group_lose_no_attempt(wait_s):
+    cluster = new_cluster(3, brokers=(1, 2, 3))
+    for number, log in cluster.logs.items():
+        log.leader = number + 1
+    cluster.share_groups.load_s = 0.02
+    one = Instance(cluster)
+    assert one.pull(wait_s=5) is None
+    for log in cluster.logs.values():
+        log.append(*values(10))
+    given = []
+    for _ in range(3):
+        # In this time, the connections of sessions are closed.
+        cluster.run(130)
+        lease = one.pull(10, wait_s=wait_s)
+        one.acknowledge(lease.token)
+        given += attempts(lease)
+    assert given == [1] * 30
+
+
+def test_a_pull_without_a_wait_finds_messages_however_slowly_a_node_answers(cluster, one):
+    cluster.share_groups.load_s = 0.02
+    cluster.latency_s = 0.2
+    cluster.run(130)
+    cluster.logs[0].append(b"next")
+    assert attempts(one.pull()) == [1]
 
 
 def test_a_message_that_came_for_nobody_is_given_to_the_next_pull_each_time(cluster, one):

@@ -102,12 +102,16 @@ class Groups:
         self._limit = LogLimit(clock)
         self._is_stopped = False
 
+    def are_settings_old(self, group: str) -> bool:
+        """Return true for a group without a pull in the last minute, and for each once a minute."""
+        known = self._settings.get(group)
+        return known is None or self._clock.seconds() - known.read_at_s >= _SETTINGS_AGE_S
+
     async def most_attempts(self, group: str) -> int | None:
         """Return the attempts after which a group gives a message up; ``None`` if not known."""
-        known = self._settings.get(group)
-        if known is None or self._clock.seconds() - known.read_at_s >= _SETTINGS_AGE_S:
+        if self.are_settings_old(group):
             await self._once(group, lambda: self._load_settings(group))
-            known = self._settings.get(group)
+        known = self._settings.get(group)
         if known is None:
             return None
         self._settings.move_to_end(group)

@@ -36,7 +36,7 @@ _READY_S: Final = 10.0
 """Seconds until a group can be read, after which a pull fails."""
 _RETRY_S: Final = 0.1
 _STATE_WAIT_MS: Final = 500
-"""How long every pull waits, if it finds nothing: until a node has loaded the state of the group."""
+"""How long every pull waits at least, if it finds nothing: until nodes have loaded the state of the group."""
 _PATIENCE_S: Final = 1.0
 """Seconds to wait for one of several nodes."""
 _FAILED_S: Final = 5.0
@@ -64,6 +64,8 @@ class _Pull(Struct, eq=False):
     result: Deferred[Lease | None]
     waits: bool = True
     """False when its time to wait for messages is over."""
+    timer: IDelayedCall | None = None
+    """Ends its wait; from when it first joins the line of its group."""
     view: TopicView | None = None
     """The last known state of the topic."""
 
@@ -102,11 +104,9 @@ class Pulls:
 
     def pull(self, topic: str, group: str, *, most: int, wait_s: float) -> Deferred[Lease | None]:
         """See `sampleapp.interfaces.IWorkBroker.pull`."""
-        wait_s = max(wait_s, _STATE_WAIT_MS / 1000)
         # Without a canceller, it ignores the result after it is cancelled.
         pull = _Pull((topic, group), most, self._clock.seconds() + wait_s, Deferred())
-        timer = self._clock.callLater(wait_s, self._end_wait, pull)
-        pull.result.addBoth(self._ended, pull, timer)
+        pull.result.addBoth(self._ended, pull)
         self._run(self._try(pull))
         return pull.result
 
@@ -127,9 +127,9 @@ class Pulls:
         running.addErrback(lambda failure: self._log.failure("A bug in the service", failure=failure))
         running.addBoth(lambda _: self._running.discard(running))
 
-    def _ended(self, result: T, pull: _Pull, timer: IDelayedCall) -> T:
-        if timer.active():
-            timer.cancel()
+    def _ended(self, result: T, pull: _Pull) -> T:
+        if pull.timer is not None and pull.timer.active():
+            pull.timer.cancel()
         line = self._waiting.get(pull.key, {})
         line.pop(pull, None)
         if not line:
@@ -151,6 +151,10 @@ class Pulls:
             self._log.failure("A bug in the service: a pull failed")
             found = BrokerUnavailable("The service has a fault.")
         if found is None and pull.waits and not pull.result.called and not self._is_stopped:
+            if pull.timer is None:
+                now_s = self._clock.seconds()
+                pull.ends_s = max(pull.ends_s, now_s + _STATE_WAIT_MS / 1000)
+                pull.timer = self._clock.callLater(pull.ends_s - now_s, self._end_wait, pull)
             self._waiting.setdefault(pull.key, {})[pull] = None
             self._watch(pull.key, pull.view)
         else:
@@ -158,7 +162,7 @@ class Pulls:
 
     def _claim(self, pull: _Pull) -> Lease | None:
         for lease in self._unclaimed.get(pull.key, ()):
-            if len(lease.messages) <= pull.most:
+            if len(lease.messages) <= pull.most and not pull.result.called:
                 self._unclaimed[pull.key].remove(lease)
                 return lease
         return None
@@ -195,14 +199,22 @@ class Pulls:
     async def _attempt(self, pull: _Pull) -> Lease | None:
         deadline_s = self._clock.seconds() + _READY_S
         max_age_s, wait_ms = METADATA_AGE_S, 0
-        while True:
+        # All nodes would give messages, if they first had some for the fetches that wait: for one pull.
+        may_be_forgotten = self._groups.are_settings_old(pull.key[1])
+        while not pull.result.called:
             pull.view = await self._topics.get(pull.key[0], max_age_s=max_age_s)
             lease, errors = await self._ask_nodes(pull, pull.view, wait_ms=wait_ms)
-            if lease is not None or not errors or pull.result.called:
+            if lease is not None:
                 return lease
-            await self._mend(pull.key, pull.view, errors, is_late=self._clock.seconds() >= deadline_s)
-            # Its time to wait may be over before the group has a state.
-            max_age_s, wait_ms = 0, _STATE_WAIT_MS
+            if errors:
+                await self._mend(pull.key, pull.view, errors, is_late=self._clock.seconds() >= deadline_s)
+                max_age_s, wait_ms = 0, _STATE_WAIT_MS
+            elif may_be_forgotten:
+                await deferLater(self._clock, _RETRY_S)
+            else:
+                break
+            may_be_forgotten = False
+        return None
 
     async def _ask_nodes(
         self, pull: _Pull, view: TopicView, *, wait_ms: int
@@ -320,15 +332,17 @@ class Pulls:
         line = self._waiting.get(key)
         if not line:
             return
-        left_s = max([each.ends_s for each in line]) - self._clock.seconds()
+        began_s = self._clock.seconds()
+        left_s = max([each.ends_s for each in line]) - began_s
         most = next(iter(line)).most
         may_wait = self._sessions.may_wait
+        wait_ms = max(0, min(_WAIT_MS, int(1000 * left_s))) if may_wait else 0
         lease, errors = await self._fetch(
             key,
             view,
             node_id,
             most=lambda: next((each.most for each in self._waiting.get(key, ())), most),
-            wait_ms=max(0, min(_WAIT_MS, int(1000 * left_s))) if may_wait else 0,
+            wait_ms=wait_ms,
         )
         if lease is not None:
             fitting = [each for each in self._waiting.get(key, ()) if each.most >= len(lease.messages)]
@@ -339,7 +353,9 @@ class Pulls:
             self._wake(key)
         if errors:
             await self._mend(key, view, errors)
-        if lease is None and not may_wait:
+        # One that did not wait has found messages that cannot be read, and each time takes an attempt.
+        has_waited = may_wait and 1000 * (self._clock.seconds() - began_s) >= wait_ms / 2
+        if lease is None and not has_waited:
             await deferLater(self._clock, _WATCH_RETRY_S)
 
 
