@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections import defaultdict
 
@@ -14,6 +15,7 @@ from twisted.python.failure import Failure
 from sampleapp.brokers.kafka.clock_check import ClockCheck
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.producer import Producer, ProducerSettings, ReplayDetection, replays
+from sampleapp.brokers.kafka.producer.pending_batch import PendingBatch
 from sampleapp.brokers.kafka.producer.replays import with_fingerprint
 from sampleapp.brokers.kafka.protocol import Fetched, FetchRequest, ListOffsetsRequest, ProduceRequest
 from sampleapp.errors import (
@@ -24,6 +26,7 @@ from sampleapp.errors import (
     OutcomeUnknown,
     PublishError,
     PublishTimedOut,
+    RecordTooLarge,
 )
 from sampleapp.messages.idempotency_key import IdempotencyScope
 from sampleapp.model import FINGERPRINT_HEADER, RecordMetadata, ReplayedRecord
@@ -98,6 +101,17 @@ class Instances:
 def identified(name, value=b"value", *, key=b"a"):
     identity = IdempotencyScope(caller="", key=name).identity(0, topic="t", key=key, value=value)
     return replace(record("t", value, key=key), identity=identity)
+
+
+def test_nothing_is_left_of_many_records_for_which_there_is_no_room():
+    instances = Instances(buffer_bytes=1000)
+    instances.now(instances.one, identified("first"))
+    records = [identified(f"{number}", bytes(500)) for number in range(4)]
+    [error] = instances.one.publish_many(records)
+    assert isinstance(error, RecordTooLarge)
+    del records, error
+    gc.collect()
+    assert not any(type(each) is PendingBatch for each in gc.get_objects())
 
 
 def enqueue(metadata):

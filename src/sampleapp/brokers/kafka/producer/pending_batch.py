@@ -126,9 +126,16 @@ class PendingBatch:
             for batch in self._batches:
                 self._accumulator.fail_unqueued(batch, error)
         else:
-            self._forget_topics()
-            self._outcomes.reject(error)
+            self._reject(error)
         self._end()
+
+    def _reject(self, error: PublishError) -> None:
+        self._forget_topics()
+        for batch in self._batches:
+            for pending in batch.records:
+                # Its callbacks refer to the record, and the garbage collector does not see this cycle.
+                pending.response = self._outcomes
+        self._outcomes.reject(error)
 
     def _run_slice(self) -> None:
         self._call = None
@@ -169,8 +176,7 @@ class PendingBatch:
             yield 0
         error = self._accumulator.reserve(self._batches)
         if error is not None:
-            self._forget_topics()
-            self._outcomes.reject(error)
+            self._reject(error)
             return
         self._is_reserved = True
         yield from self._enqueue(self._batches)
