@@ -86,6 +86,13 @@ def test_records_without_a_key_spread_when_they_are_many():
     assert all(len(values) > 20 for values in world.values())
 
 
+def test_records_without_a_key_spread_when_they_are_few_and_large():
+    world = warm(partitions=3)
+    world.publish_many([b"x" * 50_000 for _ in range(20)], keys=[None])
+    world.advance(1)
+    assert all(len(values) > 2 for values in world.values())
+
+
 def test_in_one_partition_records_with_and_without_a_key_keep_their_order():
     world = warm(partitions=1)
     world.publish_many(numbers(MANY), keys=[b"k", None, b"", None])

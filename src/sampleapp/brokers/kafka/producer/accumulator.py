@@ -235,6 +235,9 @@ class Accumulator:
         except UnicodeEncodeError:
             return None
         total = sum(sizes)
+        # A `PendingBatch` spreads records without keys over the partitions.
+        if total > self._batch_bytes:
+            return None
         # As if all went into the longest queue.
         if (
             max([each.held + each.reserved for each in queues]) + total
