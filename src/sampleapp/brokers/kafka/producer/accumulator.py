@@ -558,7 +558,9 @@ class Accumulator:
         late_queues: list[PartitionQueue] = []
         for topic in list(self.unknown.values()):
             late = take_late(topic.waiting, now_s, shortened)
-            late_checks = [check for check in topic.checks if is_late(check.deadline_s, now_s, shortened)]
+            late_checks = dict.fromkeys(
+                check for check in topic.checks if is_late(check.deadline_s, now_s, shortened)
+            )
             if late or late_checks:
                 topic.held -= sum(pending.size for pending in late)
                 topic.checks = [check for check in topic.checks if check not in late_checks]
