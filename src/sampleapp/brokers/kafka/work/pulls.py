@@ -199,7 +199,8 @@ class Pulls:
     async def _attempt(self, pull: _Pull) -> Lease | None:
         deadline_s = self._clock.seconds() + _READY_S
         max_age_s, wait_ms = METADATA_AGE_S, 0
-        # All nodes would give messages, if they first had some for the fetches that wait: for one pull.
+        # A node that has forgotten the group finds nothing at first. If fetches then waited at all nodes,
+        # each would get messages, and all but those of one node would lose an attempt.
         may_be_forgotten = self._groups.are_settings_old(pull.key[1])
         while not pull.result.called:
             pull.view = await self._topics.get(pull.key[0], max_age_s=max_age_s)
