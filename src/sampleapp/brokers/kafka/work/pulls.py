@@ -352,11 +352,11 @@ class Pulls:
             else:
                 self._run(self._keep_unclaimed(key, lease))
             self._wake(key)
+        # A fetch that did not wait has found messages that cannot be read, and each time takes an attempt.
+        has_waited = may_wait and 1000 * (self._clock.seconds() - began_s) >= wait_ms / 2
         if errors:
             await self._mend(key, view, errors)
-        # One that did not wait has found messages that cannot be read, and each time takes an attempt.
-        has_waited = may_wait and 1000 * (self._clock.seconds() - began_s) >= wait_ms / 2
-        if lease is None and not has_waited:
+        elif lease is None and not has_waited:
             await deferLater(self._clock, _WATCH_RETRY_S)
 
 
