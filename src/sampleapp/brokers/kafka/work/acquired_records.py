@@ -103,7 +103,7 @@ async def decode(
                 await unsettled.take(reading, slices)
             except UnreadableBatch as error:
                 _log.warn("A message cannot be given to workers: {reason}", reason=str(error))
-                # If its length is wrong, too, what follows is no batch.
+                # If its length is wrong, too, the bytes that follow are not a batch.
                 if _first_offset(following) <= _first_offset(batch):
                     break
                 unsettled.settle(_first_offset(following), AcknowledgeType.RELEASE)

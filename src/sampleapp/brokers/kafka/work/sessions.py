@@ -232,7 +232,7 @@ class Sessions:
                 if taken:
                     token = self._keep(session, runs_of(taken, most_attempts))
                     lease = Lease(token=token, ends_ms=session.ends_ms, messages=taken)
-                # What is released can be acquired again at once, and each time takes an attempt.
+                # Another fetch could acquire the released offsets again, which takes another attempt of each.
                 if found.messages or found.released or not others:
                     break
         finally:
