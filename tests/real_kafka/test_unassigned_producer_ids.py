@@ -62,8 +62,12 @@ def send_to_leader(cluster, topic, producer_id, **options):
         leader = cluster.admin.leaders(topic).get(0)
         if leader is None:
             return False
-        with connected(cluster.address(leader)) as wire:
-            found.append(response_to(wire, topic, producer_id, **options))
+        try:
+            with connected(cluster.address(leader)) as wire:
+                found.append(response_to(wire, topic, producer_id, **options))
+        except ConnectionRefusedError:
+            # The node that was asked still names the leader that was killed.
+            return False
         return found[-1] not in NOT_YET
 
     wait_until(stored, f"the leader of {topic} answers")
