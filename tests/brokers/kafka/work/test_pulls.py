@@ -228,6 +228,43 @@ def test_a_message_that_no_pull_wants_is_free_for_other_instances_after_a_second
     assert attempts(Instance(cluster).pull(wait_s=1.2)) == [2]
 
 
+@pytest.fixture
+def unclaimed(cluster):
+    """Two instances; the second one has got a message in its last attempt that no pull wants."""
+    cluster.brokers = (1, 2)
+    cluster.add_partitions(1)
+    cluster.share_groups.attempts = 2
+    for node_id in ("1", "2"):
+        cluster.configs[4, node_id] = {"group.share.delivery.count.limit": "2"}
+    first, second = Instance(cluster), Instance(cluster)
+    first.acknowledge(first.pull(5).token)
+    cluster.logs[1].append(b"for nobody")
+    lease = first.pull()
+    assert (offsets(lease), attempts(lease)) == ([0], [1])
+    waiting = second.begin_pull(wait_s=20)
+    cluster.run(3.3)
+    cluster.logs[0].append(b"for this pull")
+    second.acknowledge(second.result(waiting, within_s=0.2).token)
+    first.acknowledge(lease.token, release=ALL)
+    cluster.run(0.5)
+    return first, second
+
+
+def test_a_message_in_its_last_attempt_that_no_pull_wants_waits_for_half_its_lease(cluster, unclaimed):
+    first, second = unclaimed
+    cluster.run(13)
+    assert first.pull() is None
+    assert attempts(second.pull()) == [2]
+    assert (first.work.given_up, second.work.given_up) == (0, 0)
+
+
+def test_a_message_that_no_pull_has_wanted_in_its_last_attempt_is_given_up_and_counted(cluster, unclaimed):
+    first, second = unclaimed
+    cluster.run(15)
+    assert second.pull() is None
+    assert (first.work.given_up, second.work.given_up) == (0, 1)
+
+
 def test_messages_that_no_pull_has_got_are_not_given_to_one_that_wants_fewer(cluster, two_nodes):
     waiting = two_nodes.begin_pull(5, wait_s=20)
     cluster.run(3.1)

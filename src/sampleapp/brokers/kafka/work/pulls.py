@@ -70,6 +70,14 @@ class _Pull(Struct, eq=False):
     """The last known state of the topic."""
 
 
+class _Unclaimed(Struct, eq=False):
+    """A lease that no pull has."""
+
+    lease: Lease
+    timer: IDelayedCall
+    """Releases it."""
+
+
 class Pulls:
     """
     Gives messages to pulls.
@@ -91,8 +99,8 @@ class Pulls:
         self._clock = clock
         self._waiting: dict[tuple[str, str], dict[_Pull, None]] = {}
         """The lines of groups in which pulls wait, by topic and group."""
-        self._unclaimed: dict[tuple[str, str], list[Lease]] = {}
-        """Leases that no pull has, by topic and group."""
+        self._unclaimed: dict[tuple[str, str], list[_Unclaimed]] = {}
+        """By topic and group."""
         self._watched: set[tuple[tuple[str, str], int]] = set()
         """The groups and nodes with a fetch that waits."""
         self._running: set[Deferred[None]] = set()
@@ -116,6 +124,9 @@ class Pulls:
         for line in [*self._waiting.values()]:
             for pull in [*line]:
                 self._end_wait(pull)
+        for key, unclaimed in [*self._unclaimed.items()]:
+            for each in [*unclaimed]:
+                self._release_unclaimed(key, each)
 
     def wait_until_idle(self) -> Deferred[Any]:
         """Wait until no attempt and no fetch is under way."""
@@ -161,20 +172,29 @@ class Pulls:
             self._answer(pull, found)
 
     def _claim(self, pull: _Pull) -> Lease | None:
-        for lease in self._unclaimed.get(pull.key, ()):
-            if len(lease.messages) <= pull.most and not pull.result.called:
-                self._unclaimed[pull.key].remove(lease)
-                return lease
+        for each in self._unclaimed.get(pull.key, ()):
+            if len(each.lease.messages) <= pull.most and not pull.result.called:
+                self._take_unclaimed(pull.key, each)
+                return each.lease
         return None
 
-    async def _keep_unclaimed(self, key: tuple[str, str], lease: Lease) -> None:
-        leases = self._unclaimed.setdefault(key, [])
-        leases.append(lease)
-        await deferLater(self._clock, _UNCLAIMED_S)
-        if lease in leases:
-            leases.remove(lease)
-            self._sessions.release(lease)
-        if not leases and self._unclaimed.get(key) is leases:
+    def _keep_unclaimed(self, key: tuple[str, str], lease: Lease) -> None:
+        delay_s = _UNCLAIMED_S
+        if self._sessions.has_last_attempts(lease):
+            # A release would be the end of them, and a worker needs the other half.
+            delay_s = max(delay_s, self._sessions.left_s(lease) / 2)
+        each = _Unclaimed(lease, self._clock.callLater(delay_s, lambda: self._release_unclaimed(key, each)))
+        self._unclaimed.setdefault(key, []).append(each)
+
+    def _release_unclaimed(self, key: tuple[str, str], each: _Unclaimed) -> None:
+        self._take_unclaimed(key, each)
+        self._sessions.release(each.lease)
+
+    def _take_unclaimed(self, key: tuple[str, str], each: _Unclaimed) -> None:
+        if each.timer.active():
+            each.timer.cancel()
+        self._unclaimed[key].remove(each)
+        if not self._unclaimed[key]:
             del self._unclaimed[key]
 
     def _answer(self, pull: _Pull, found: Lease | Exception | None) -> None:
@@ -349,8 +369,10 @@ class Pulls:
             fitting = [each for each in self._waiting.get(key, ()) if each.most >= len(lease.messages)]
             if fitting:
                 self._answer(fitting[0], lease)
+            elif self._is_stopped:
+                self._sessions.release(lease)
             else:
-                self._run(self._keep_unclaimed(key, lease))
+                self._keep_unclaimed(key, lease)
             self._wake(key)
         # A fetch that did not wait has found messages that cannot be read, and each time takes an attempt.
         has_waited = may_wait and 1000 * (self._clock.seconds() - began_s) >= wait_ms / 2

@@ -240,6 +240,14 @@ class Sessions:
                 self.end(session)
         return lease, found.errors
 
+    def has_last_attempts(self, lease: Lease) -> bool:
+        """Return true if a release gives messages of a lease up."""
+        return any(LeaseToken.read(lease.token).messages().values())
+
+    def left_s(self, lease: Lease) -> float:
+        """Return the seconds until a lease ends."""
+        return lease.ends_ms / 1000 - self._now()
+
     def release(self, lease: Lease) -> None:
         """Release the messages of a lease that no worker has."""
         self.end(self._leased.get(LeaseToken.read(lease.token).member))
