@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from tests.chaos.history import Topic
 from tests.real_kafka.reading import read_all
+from tests.support.waiting import wait_until
 
 __all__ = ["Logs"]
 
@@ -41,9 +42,10 @@ class Logs:
             if log.get(place, each) != each and not found.is_cut:
                 self.broken.append(f"{topic}: {log[place]} has become {each}")
             log[place] = each
-        found.starts = self._starts(topic)
+        found.starts = wait_until(lambda: self._starts(topic), f"the leaders of {topic} know its starts")
 
-    def _starts(self, topic: str) -> Mapping[int, int]:
+    def _starts(self, topic: str) -> Mapping[int, int] | None:
+        """The first offset of each partition; nothing while a leader is too new to know it."""
         consumer = Consumer({"bootstrap.servers": self._bootstrap, "group.id": "starts", "log_level": 0})
         try:
             partitions = consumer.list_topics(topic, timeout=_DEADLINE_S).topics[topic].partitions
@@ -51,5 +53,9 @@ class Logs:
                 each: consumer.get_watermark_offsets(TopicPartition(topic, each), timeout=_DEADLINE_S)[0]
                 for each in partitions
             }
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.OFFSET_NOT_AVAILABLE:
+                raise
+            return None
         finally:
             consumer.close()
