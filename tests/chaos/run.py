@@ -226,7 +226,6 @@ class Chaos:
             each.stop()
 
     def _finish_work(self, workers: Workers) -> None:
-        self.findings += workers.check_sessions()
         urls = {each.url: url for each, url in zip(self._gateways, self._urls, strict=True)}
         troubles = self._nemesis.troubles
         for each in troubles:
@@ -234,6 +233,7 @@ class Chaos:
         history, topic = workers.history(troubles), self._logs.topics[WORK]
         (self._directory / "work.pickle").write_bytes(pickle.dumps((history, topic)))
         self.findings += [f"{WORK}: {each}" for each in check_work(history, topic)]
+        self.findings += workers.check_sessions()
         self.counts |= {**workers.counts(), "work": count_work(history, topic)}
 
     def _is_all_read(self) -> bool:
