@@ -106,7 +106,18 @@ class Admin:
             for name, value in _settings(config).items()
         ]
         resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=changes)
-        self._done(self._client.incremental_alter_configs([resource]))
+
+        def configured() -> bool:
+            try:
+                self._done(self._client.incremental_alter_configs([resource]))
+            except KafkaException as error:
+                # It has asked a broker that is frozen or has too much to do. Twice is as good as once.
+                if error.args[0].code() != KafkaError._TIMED_OUT:
+                    raise
+                return False
+            return True
+
+        wait_until(configured, f"{topic} gets its settings")
 
     def delete(self, topic: str) -> None:
         """Delete a topic, and wait until it is gone."""
