@@ -265,6 +265,14 @@ def test_a_message_that_no_pull_has_wanted_in_its_last_attempt_is_given_up_and_c
     assert (first.work.given_up, second.work.given_up) == (0, 1)
 
 
+def test_an_instance_that_stops_releases_what_no_pull_wants_and_leaves_no_timer(cluster, unclaimed):
+    first, second = unclaimed
+    first.stop()
+    second.stop()
+    assert second.work.given_up == 1
+    assert cluster.clock.getDelayedCalls() == []
+
+
 def test_messages_that_no_pull_has_got_are_not_given_to_one_that_wants_fewer(cluster, two_nodes):
     waiting = two_nodes.begin_pull(5, wait_s=20)
     cluster.run(3.1)
