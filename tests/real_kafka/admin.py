@@ -108,14 +108,8 @@ class Admin:
         resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=changes)
 
         def configured() -> bool:
-            try:
-                self._done(self._client.incremental_alter_configs([resource]))
-            except KafkaException as error:
-                # It has asked a broker that is frozen or has too much to do. Twice is as good as once.
-                if error.args[0].code() != KafkaError._TIMED_OUT:
-                    raise
-                return False
-            return True
+            # It may have asked a broker that is frozen. To set them twice changes nothing.
+            return self._is_done(self._client.incremental_alter_configs([resource]), KafkaError._TIMED_OUT)
 
         wait_until(configured, f"{topic} gets its settings")
 
@@ -170,13 +164,8 @@ class Admin:
             # librdkafka sends this to the leader that it knows, and after an election does not ask for the
             # new one by itself.
             self._metadata()
-            try:
-                self._done(self._client.delete_records([TopicPartition(topic, partition, before)]))
-            except KafkaException as error:
-                if error.args[0].code() != KafkaError.NOT_LEADER_FOR_PARTITION:
-                    raise
-                return False
-            return True
+            deleting = self._client.delete_records([TopicPartition(topic, partition, before)])
+            return self._is_done(deleting, KafkaError.NOT_LEADER_FOR_PARTITION)
 
         wait_until(deleted, f"records of {topic} can be deleted")
 
@@ -252,6 +241,16 @@ class Admin:
 
         wait_until(responded, "a broker says what there is")
         return found[0]
+
+    def _is_done(self, futures: Mapping, again: int) -> bool:
+        """Whether it was done, and not rejected with an error after which it may be asked for again."""
+        try:
+            self._done(futures)
+        except KafkaException as error:
+            if error.args[0].code() != again:
+                raise
+            return False
+        return True
 
     def _done(self, futures: Mapping) -> None:
         for future in futures.values():
