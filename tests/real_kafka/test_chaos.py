@@ -13,6 +13,8 @@ pytestmark = [pytest.mark.one_version, pytest.mark.timeout(900)]
 SECONDS = 100
 SEED = 405
 """One whose first fault is an unclean election."""
+SPARING_SEED = 373
+"""One whose only fault takes no lease away, so that it excuses no lie about leases."""
 
 
 def test_every_promise_is_kept_while_everything_goes_wrong_that_may(version, tmp_path):
@@ -26,7 +28,7 @@ def test_gateways_that_lie_are_found_out(version, tmp_path):
         made.append(LyingGateway(url, seed=len(made)))
         return made[-1].url
 
-    chaos = Chaos(version=version, seed=1, directory=tmp_path, catch_up_s=10, before=lying)
+    chaos = Chaos(version=version, seed=SPARING_SEED, directory=tmp_path, catch_up_s=10, before=lying)
     try:
         findings = chaos.run(seconds=15)
     finally:
