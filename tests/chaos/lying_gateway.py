@@ -1,13 +1,14 @@
-"""A gateway that lies now and then: an HTTP proxy, to see that the checker finds it out."""
+"""A gateway that lies regularly: an HTTP proxy, to see that the checker finds it out."""
 
 from __future__ import annotations
 
 import contextlib
 import http.client
 import json
-import random
 import threading
+from collections import defaultdict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import count
 from urllib.parse import urlsplit
 
 __all__ = ["LyingGateway"]
@@ -20,20 +21,21 @@ class LyingGateway(ThreadingHTTPServer):
     """
     Forwards requests to a gateway, and responses back.
 
-    Now and then it answers a message with 200 and forgets it, says another offset, forwards a message twice,
-    or leaves out a line of a page. Workers get the messages of another pull, or other attempts, are told
-    that an acknowledgement is done that it forgets, or that a lost lease is not lost.
+    It answers a message with 200 and forgets it, says another offset, forwards a message twice, or leaves
+    out a line of a page. Workers get the messages of another pull, or other attempts, are told that an
+    acknowledgement is done that it forgets, or that a lost lease is not lost. It tells each lie once in a
+    number of occasions, and not at random, so that none is missing in a short run.
     """
 
     daemon_threads = True
 
-    def __init__(self, url: str, *, seed: int) -> None:
+    def __init__(self, url: str) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.address = urlsplit(url).netloc
         self.url = f"http://127.0.0.1:{self.server_port}/"
-        self.random = random.Random(seed)
+        self.occasions: defaultdict[str, count[int]] = defaultdict(lambda: count(1))
         self.leases: dict[str, bytes] = {}
-        """The responses to pulls, by lease."""
+        """The responses to pulls, by lease; the latest is the last."""
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
     def handle_error(self, *_: object) -> None:
@@ -56,14 +58,14 @@ class _Handler(BaseHTTPRequestHandler):
         if self.headers["Content-Type"] != "application/json":
             self._pass(body)
             return
-        if self._lies():
+        if self._lies("forgotten"):
             place = {"topic": json.loads(body)["topic"], "partition": 0, "offset": 1}
             self._answer(200, {}, json.dumps(place).encode())
             return
-        if self._lies() and "Idempotency-Key" not in self.headers:
+        if "Idempotency-Key" not in self.headers and self._lies("published twice"):
             self._forward(body)
         status, headers, received = self._forward(body)
-        if status == http.HTTPStatus.OK and self._lies():
+        if status == http.HTTPStatus.OK and self._lies("offset"):
             place = json.loads(received)
             received = json.dumps({**place, "offset": place["offset"] + 1}).encode()
         self._answer(status, headers, received)
@@ -72,13 +74,14 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(*self._forward(body))
 
     def _pull(self, body: bytes) -> None:
-        if self.server.leases and self._lies():
-            self._answer(200, {}, self.server.random.choice([*self.server.leases.values()]))
+        latest = [*self.server.leases.values()][-1:]
+        if latest and self._lies("pull of another"):
+            self._answer(200, {}, *latest)
             return
         status, headers, received = self._forward(body)
         if status == http.HTTPStatus.OK:
             found = json.loads(received)
-            if self._lies():
+            if self._lies("attempts"):
                 found["messages"][0]["attempts"] += 5
             received = self.server.leases[found["lease"]] = json.dumps(found).encode()
         self._answer(status, headers, received)
@@ -91,11 +94,11 @@ class _Handler(BaseHTTPRequestHandler):
         lists["release"] = ids - lists.get("accept", set()) - lists.get("reject", set())
         names = {"accepted": "accept", "released": "release", "rejected": "reject"}
         done = json.dumps({name: len(lists.get(each, ())) for name, each in names.items()}).encode()
-        if ids and self._lies():
+        if ids and self._lies("acknowledgement"):
             self._answer(200, {}, done)
             return
         status, headers, received = self._forward(body)
-        if status == http.HTTPStatus.CONFLICT and self._lies():
+        if status == http.HTTPStatus.CONFLICT and self._lies("lost lease"):
             status, received = 200, done
         self._answer(status, headers, received)
 
@@ -105,8 +108,8 @@ class _Handler(BaseHTTPRequestHandler):
             return
         status, headers, received = self._forward(None)
         lines = received.splitlines(keepends=True)
-        if len(lines) > 1 and "/records" in self.path and self._lies():
-            del lines[self.server.random.randrange(len(lines))]
+        if len(lines) > 1 and "/records" in self.path and self._lies("page"):
+            del lines[0]
         self._answer(status, headers, b"".join(lines))
 
     do_DELETE = do_GET
@@ -114,8 +117,8 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
         """Say nothing on stderr."""
 
-    def _lies(self) -> bool:
-        return not self.server.random.randrange(_ONE_IN)
+    def _lies(self, about: str) -> bool:
+        return next(self.server.occasions[about]) % _ONE_IN == 0
 
     def _forward(self, body: bytes | None) -> tuple[int, dict, bytes]:
         with contextlib.closing(self._connected(body)) as connection:
