@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 
 from confluent_kafka import ElectionType, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import (
@@ -35,6 +36,8 @@ __all__ = [
 
 _TIMEOUT_S = 20
 _ANSWER_S = 3
+# A broker that is frozen or busy: librdkafka's error, and Kafka's.
+_LATE = (KafkaError._TIMED_OUT, KafkaError.REQUEST_TIMED_OUT)
 _CLIENT = {
     # What it says on stderr is about brokers that the tests have stopped.
     "log_level": 0,
@@ -83,19 +86,14 @@ class Admin:
         # Before 2.4 brokers do not choose the number of replicas themselves (KIP-464).
         placed = {"replica_assignment": assignment} if assignment else {"replication_factor": self._replicas}
 
-        def created() -> bool:
-            try:
-                self._done(
-                    self._client.create_topics([NewTopic(topic, count, config=_settings(config), **placed)])
-                )
-            except KafkaException as error:
-                # With ZooKeeper, the name of a topic that is gone may be taken for another moment.
-                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS or self.exists(topic):
-                    raise
-                return False
-            return True
-
-        wait_until(created, f"{topic} can be made")
+        new = NewTopic(topic, count, config=_settings(config), **placed)
+        self._do(
+            lambda: self._client.create_topics([new]),
+            f"{topic} can be made",
+            # With ZooKeeper, the name of a topic that is gone may be taken for another moment.
+            again=lambda code: code == KafkaError.TOPIC_ALREADY_EXISTS and not self.exists(topic),
+            already=KafkaError.TOPIC_ALREADY_EXISTS,
+        )
         wait_until(lambda: len(self.leaders(topic)) == count, f"leaders of {topic}")
         return topic
 
@@ -106,16 +104,15 @@ class Admin:
             for name, value in _settings(config).items()
         ]
         resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=changes)
-
-        def configured() -> bool:
-            # It may have asked a broker that is frozen. To set them twice changes nothing.
-            return self._is_done(self._client.incremental_alter_configs([resource]), KafkaError._TIMED_OUT)
-
-        wait_until(configured, f"{topic} gets its settings")
+        self._do(lambda: self._client.incremental_alter_configs([resource]), f"{topic} gets its settings")
 
     def delete(self, topic: str) -> None:
         """Delete a topic, and wait until it is gone."""
-        self._done(self._client.delete_topics([topic]))
+        self._do(
+            lambda: self._client.delete_topics([topic]),
+            f"{topic} can be deleted",
+            already=KafkaError.UNKNOWN_TOPIC_OR_PART,
+        )
         wait_until(lambda: not self.exists(topic), f"{topic} is gone")
 
     def controller(self) -> int:
@@ -154,31 +151,45 @@ class Admin:
 
     def add_partitions(self, topic: str, total: int) -> None:
         """Give a topic more partitions, and wait until they have leaders."""
-        self._done(self._client.create_partitions([NewPartitions(topic, total)]))
+        self._do(
+            lambda: self._client.create_partitions([NewPartitions(topic, total)]),
+            f"{topic} can get partitions",
+            already=KafkaError.INVALID_PARTITIONS,
+        )
         wait_until(lambda: len(self.leaders(topic)) == total, f"leaders of {topic}")
 
     def delete_records(self, topic: str, partition: int, before: int) -> None:
         """Make an offset the first one of its partition."""
 
-        def deleted() -> bool:
+        def deleting() -> Mapping[object, Future]:
             # librdkafka sends this to the leader that it knows, and after an election does not ask for the
             # new one by itself.
             self._metadata()
-            deleting = self._client.delete_records([TopicPartition(topic, partition, before)])
-            return self._is_done(deleting, KafkaError.NOT_LEADER_FOR_PARTITION)
+            return self._client.delete_records([TopicPartition(topic, partition, before)])
 
-        wait_until(deleted, f"records of {topic} can be deleted")
+        self._do(
+            deleting,
+            f"records of {topic} can be deleted",
+            again=lambda code: code == KafkaError.NOT_LEADER_FOR_PARTITION,
+        )
 
     def elect(self, topic: str, *, partitions: Sequence[int], unclean: bool = False) -> None:
         """Have the preferred replicas, or any that are alive, lead."""
         kind = ElectionType.UNCLEAN if unclean else ElectionType.PREFERRED
         chosen = [TopicPartition(topic, each) for each in partitions]
-        # Without a timeout of its own: confluent-kafka 2.16 raises SystemError when it is given one.
-        results = self._client.elect_leaders(kind, chosen).result(_TIMEOUT_S)
-        # Where the right one leads already, that is said as an error.
-        allowed = (None, KafkaError.ELECTION_NOT_NEEDED)
-        rejected = {p: error for p, error in results.items() if error and error.code() not in allowed}
-        assert not rejected, rejected
+
+        def elected() -> bool:
+            # Without a timeout of its own: confluent-kafka 2.16 raises SystemError when it is given one.
+            [results] = self._do(
+                lambda: {topic: self._client.elect_leaders(kind, chosen)}, f"leaders of {topic} can change"
+            )
+            # Where the right one leads already, that is said as an error.
+            errors = {error.code() for error in results.values() if error} - {KafkaError.ELECTION_NOT_NEEDED}
+            # A node that was frozen until now may have said that all are in sync.
+            assert errors <= {KafkaError.PREFERRED_LEADER_NOT_AVAILABLE}, results
+            return not errors
+
+        wait_until(elected, f"leaders of {topic} are elected")
 
     def rule(self, topic: str, user: str, *, allow: Sequence[str] = (), deny: Sequence[str] = ()) -> None:
         """
@@ -200,7 +211,7 @@ class Admin:
             for permission, operations in permissions
             for operation in operations
         ]
-        self._done(self._client.create_acls(rules))
+        self._do(lambda: self._client.create_acls(rules), f"rules for {topic} can be made")
         # With KRaft it is the controller that has made them: a broker hears of them afterwards.
         of_this_topic = AclBindingFilter(
             ResourceType.TOPIC,
@@ -211,16 +222,21 @@ class Admin:
             AclOperation.ANY,
             AclPermissionType.ANY,
         )
-        wait_until(
-            lambda: set(rules) <= set(self._client.describe_acls(of_this_topic).result(_TIMEOUT_S)),
-            f"the rules for {topic} are known",
-        )
+
+        def known() -> bool:
+            [found] = self._do(
+                lambda: {topic: self._client.describe_acls(of_this_topic)},
+                f"the rules for {topic} are told",
+            )
+            return set(rules) <= set(found)
+
+        wait_until(known, f"the rules for {topic} are known")
 
     def set_password(self, user: str, password: str) -> None:
         """Let a user, who need not be there yet, in with SCRAM-SHA-256 and this password, and no other."""
         info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
         change = UserScramCredentialUpsertion(user, info, password.encode())
-        self._done(self._client.alter_user_scram_credentials([change]))
+        self._do(lambda: self._client.alter_user_scram_credentials([change]), f"{user} can get a password")
 
     def _partitions(self, topic: str) -> Mapping:
         # The whole list: to ask for a topic by its name may make it.
@@ -242,19 +258,42 @@ class Admin:
         wait_until(responded, "a broker says what there is")
         return found[0]
 
-    def _is_done(self, futures: Mapping, again: int) -> bool:
-        """Whether it was done, and not rejected with an error after which it may be asked for again."""
-        try:
-            self._done(futures)
-        except KafkaException as error:
-            if error.args[0].code() != again:
-                raise
-            return False
-        return True
+    def _do(
+        self,
+        ask: Callable[[], Mapping[object, Future]],
+        what: str,
+        *,
+        again: Callable[[int], bool] = lambda _: False,
+        already: int | None = None,
+    ) -> list:
+        """
+        Ask, and again when there is no answer in time, until it is done; return what the futures gave.
 
-    def _done(self, futures: Mapping) -> None:
-        for future in futures.values():
-            future.result(_TIMEOUT_S)
+        :param ask: sends a request that does no harm when it is carried out twice.
+        :param what: the request in words, for the test that fails.
+        :param again: the errors after which to ask again.
+        :param already: the error that says that an earlier request, which had no answer, was carried out.
+        """
+        is_late = False
+        results = []
+
+        def is_done() -> bool:
+            nonlocal is_late
+            try:
+                results[:] = [future.result(_TIMEOUT_S) for future in ask().values()]
+            except KafkaException as error:
+                code = error.args[0].code()
+                if code in _LATE:
+                    is_late = True
+                    return False
+                if again(code):
+                    return False
+                if not (is_late and code == already):
+                    raise
+            return True
+
+        wait_until(is_done, what)
+        return results
 
 
 def _settings(config: Mapping[str, object]) -> dict[str, str]:
