@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
-__all__ = ["Stored", "read_all"]
+__all__ = ["Stored", "end_of", "read_all"]
 
 _DEADLINE_S = 30
 
@@ -58,6 +58,15 @@ def read_all(bootstrap: str, topic: str, *, isolation: str = "read_committed") -
             else:
                 raise AssertionError(str(error))
         return found
+    finally:
+        consumer.close()
+
+
+def end_of(bootstrap: str, topic: str, partition: int) -> int:
+    """The offset after the last record, or marker, of a partition."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reads-nothing", "log_level": 0})
+    try:
+        return consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=_DEADLINE_S)[1]
     finally:
         consumer.close()
 

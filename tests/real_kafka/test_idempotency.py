@@ -20,6 +20,7 @@ from tests.real_kafka.reading import read_all
 from tests.real_kafka.service import in_thread, kafka_url
 from tests.real_kafka.writing import open_transaction
 from tests.support.brokers import eventually, record, settled, within
+from tests.support.waiting import wait_until
 
 SETTINGS = IdempotencySettings(is_enabled_for=lambda _: True, records_per_s=1e6, burst=10**6)
 KEYS = 20
@@ -88,8 +89,14 @@ async def test_many_are_completed_behind_an_open_transaction(one_node):
     assert [type(each) for each in outcomes] == [ReplayedRecord] * 150 + [RecordMetadata] * 150
     assert outcomes[:150] == [replayed(each) for each in firsts]
     await in_thread(transaction.abort_transaction)
-    stored = await in_thread(read_all, one_node.bootstrap, topic)
-    assert sorted(int(each.value) for each in stored) == [*range(300)]
+
+    def stored():
+        found = read_all(one_node.bootstrap, topic)
+        return len(found) >= 300 and found
+
+    # The marker is written a moment later.
+    found = await in_thread(wait_until, stored, "the transaction has ended")
+    assert sorted(int(each.value) for each in found) == [*range(300)]
 
 
 @pytest_twisted.ensureDeferred

@@ -14,6 +14,7 @@ from tests.real_kafka.service import in_thread, kafka_url, ready, running
 from tests.real_kafka.versions import ACLS, ADD_PARTITIONS, SASL, TOPIC_IDS, codecs_of, needs
 from tests.real_kafka.writing import open_transaction, produce
 from tests.support.brokers import within
+from tests.support.waiting import wait_until
 
 LATEST = FromEnd(0)
 
@@ -57,7 +58,14 @@ async def test_pages_have_what_a_committed_reader_reads(one_node, version):
                 produce(one_node, topic, some, transaction=f"{topic}-{round_}", commit=bool(round_ % 2))
 
     await in_thread(write)
-    expected = places(await in_thread(read_all, one_node.bootstrap, topic))
+    count = 6 * 200 * len(codecs_of(version))
+
+    def committed():
+        found = read_all(one_node.bootstrap, topic)
+        return len(found) == count and found
+
+    # The markers of a transaction are written a moment after its commit was answered.
+    expected = places(await in_thread(wait_until, committed, "the last transaction can be read"))
     async with running(kafka_url(one_node)) as broker:
         for limit, max_bytes in ((10_000, 2**20), (500, 2**20), (97, 2**20), (10_000, 5000)):
             found, page = await read_to_the_end(broker, topic, limit=limit, max_bytes=max_bytes)
