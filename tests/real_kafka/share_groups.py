@@ -25,7 +25,16 @@ from tests.real_kafka.wire import connected
 from tests.real_kafka.writing import produce
 from tests.support.waiting import wait_until
 
-__all__ = ["SESSIONS", "SETTINGS", "Session", "ShareGroup", "deliveries", "free_sessions"]
+__all__ = [
+    "SESSIONS",
+    "SETTINGS",
+    "SHORTEST_LOCK",
+    "SHORT_LOCK",
+    "Session",
+    "ShareGroup",
+    "deliveries",
+    "free_sessions",
+]
 
 SESSIONS = 10
 SETTINGS = {
@@ -38,8 +47,10 @@ SETTINGS = {
     "group.share.heartbeat.interval.ms": "200",
 }
 """Of a broker with few sessions and long locks, so that what comes back early was released."""
-SHORT_LOCK = {"share.record.lock.duration.ms": "1500"}
-"""Of a group whose locks end while a test waits."""
+SHORT_LOCK = {"share.record.lock.duration.ms": "5000"}
+"""Of a group whose locks end while a test waits, but not between two of its requests."""
+SHORTEST_LOCK = {"share.record.lock.duration.ms": "1500"}
+"""Of a group whose locks may end at any time."""
 
 
 def ask(wire, request):
@@ -60,8 +71,8 @@ class ShareGroup:
         self.partitions = tuple(range(partitions))
         self.publish(cluster, records)
         with self.connected() as wire:
-            metadata = ask(wire, MetadataRequest(topics=[self.topic], auto_create=False))
-            self.topic_id = metadata.topics[0].topic_id
+            # Another node may have said that the topic is there.
+            self.topic_id = wait_until(lambda: self._topic_id(wire), f"this node knows {self.topic}")
             values = {"share.auto.offset.reset": "earliest", **config}
             changed = ask(wire, SetGroupConfigsRequest(group=self.name, values=values))
             assert changed == ErrorCode.NONE
@@ -71,6 +82,10 @@ class ShareGroup:
             self.coordinator = cluster.address(ask(wire, request).node_id)
         with connected(self.coordinator) as wire:
             self.join(wire, "first")
+
+    def _topic_id(self, wire):
+        [found] = ask(wire, MetadataRequest(topics=[self.topic], auto_create=False)).topics
+        return found.topic_id if found.error == ErrorCode.NONE else None
 
     def publish(self, cluster, count):
         produce(cluster, self.topic, [b"%d" % each for each in range(count)], partition=0)
@@ -144,9 +159,13 @@ class Session:
             max_bytes=1 << 20,
         )
 
-    def acquire(self, **fetch):
-        """Acquire records, and return the offsets of partition 0 with their delivery counts."""
-        return deliveries(self.fetch(**fetch))
+    def acquire(self, *, wait_ms=5_000, **fetch):
+        """
+        Acquire records, and return the offsets of partition 0 with their delivery counts.
+
+        :param wait_ms: by default enough for a node that has yet to load the group's state.
+        """
+        return deliveries(self.fetch(wait_ms=wait_ms, **fetch))
 
     def acquire_soon(self, *offsets):
         """Acquire these offsets, and no others, in one fetch or some; return their delivery counts."""

@@ -9,6 +9,7 @@ import pytest
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.protocol import OF_GROUP, AcknowledgeType, DescribeConfigsRequest
 from tests.real_kafka.cluster import Cluster
+from tests.real_kafka.reading import end_of
 from tests.real_kafka.share_groups import (
     SESSIONS,
     SETTINGS,
@@ -83,7 +84,7 @@ def test_a_record_is_given_up_after_five_deliveries(cluster, connect):
     for count in range(1, 6):
         assert session.acquire_soon(0) == {0: count}
         assert session.acknowledge(RELEASE, 0) == ErrorCode.NONE
-    assert session.acquire() == {}
+    assert session.acquire(wait_ms=500) == {}
     assert group.lag() == 0
     session.end()
 
@@ -113,12 +114,19 @@ def test_a_record_is_acknowledged_once(cluster, connect):
     session.end()
 
 
+def wait_until_end(group, offset):
+    """Wait until partition 0 ends there: a marker is written a moment after its transaction has ended."""
+    wait_until(lambda: end_of(group.bootstrap, group.topic, 0) == offset, f"{group.topic} ends at {offset}")
+
+
 def test_markers_of_transactions_are_acquired_and_count_as_lag_until_they_are_acknowledged_as_gaps(
     cluster, connect
 ):
     group = ShareGroup(cluster, **{"share.isolation.level": "read_committed"})
     produce(cluster, group.topic, [b"a", b"b"], partition=0, transaction="first")
+    wait_until_end(group, 3)
     produce(cluster, group.topic, [b"c", b"d"], partition=0, transaction="second", commit=False)
+    wait_until_end(group, 6)
     produce(cluster, group.topic, [b"e"], partition=0)
     session = Session(group, connect())
     # Aborted records are not acquired; the markers at 2 and 5 are.
@@ -152,7 +160,7 @@ def test_closing_another_connection_that_acknowledged_releases_nothing(cluster, 
     assert session.acquire() == {0: 1, 1: 1}
     with group.connected() as second:
         assert session.acknowledge(ACCEPT, 0, wire=second) == ErrorCode.NONE
-    assert other.acquire() == {}
+    assert other.acquire(wait_ms=500) == {}
     assert session.end(ACCEPT, 1) == ErrorCode.NONE
     other.end()
 
@@ -213,6 +221,7 @@ def test_a_connection_that_closes_while_a_fetch_waits_is_not_noticed_before_the_
     first.close()
     assert free_sessions(idle_group) == SESSIONS - 1
     group.publish(cluster, 1)
+    wait_until(lambda: free_sessions(idle_group) == SESSIONS, "the fetch has ended")
     # The record was acquired for the session that is gone, which counts.
     assert other.acquire_soon(0) == {0: 2}
     assert other.end(ACCEPT, 0) == ErrorCode.NONE
@@ -226,7 +235,7 @@ def test_of_the_sessions_that_share_a_connection_only_the_last_ends_with_it(clus
     shared.close()
     other = Session(group, second)
     assert other.acquire_soon(4, 5) == {4: 2, 5: 2}
-    assert other.acquire() == {}
+    assert other.acquire(wait_ms=500) == {}
     other.end(ACCEPT, 4, 5)
     # The others keep their places on the broker until they are ended, which any connection may do.
     assert free_sessions(idle_group) == SESSIONS - 2
@@ -297,7 +306,7 @@ def test_two_sessions_never_hold_the_same_record(cluster, connect):
     held = []
     while len(held) < 40:
         for each in sessions:
-            held += each.acquire(most=3)
+            held += each.acquire(most=3, wait_ms=500)
     assert sorted(held) == list(range(40))
     for each in sessions:
         each.end()
