@@ -92,7 +92,7 @@ def test_a_password_changes_in_kafka_and_then_in_the_file(one_node, publishing, 
 @needs(PEM, SASL_WITH_CERTIFICATES, SCRAM_BY_REQUEST)
 def test_a_client_certificate_expires_and_is_replaced(one_node, publishing, certificates, tmp_path):
     one_node.admin.set_password(USER, OLD)
-    issued = certificates.authority.client("short", end=dt.timedelta(seconds=10))
+    issued = certificates.authority.client("short")
     with publishing(
         "certificate expires",
         [OLD],
@@ -104,6 +104,7 @@ def test_a_client_certificate_expires_and_is_replaced(one_node, publishing, cert
         sasl="SCRAM-SHA-256",
         credentials=write_credentials(tmp_path, user=USER, password=OLD),
     ) as (service, publishers):
+        assert certificates.authority.client("short", end=dt.timedelta(seconds=10)) == issued
         service.wait_for_output("(rejected|rejects) the client certificate", deadline_s=DEADLINE_S)
         # Until then connections that are open go on: Kafka does not end them with the certificate.
         wait_until(
@@ -119,15 +120,17 @@ def test_a_client_certificate_expires_and_is_replaced(one_node, publishing, cert
 def test_tokens_expire_and_are_replaced_in_time_and_then_too_late(publishing, tmp_path):
     tokens = []
 
-    def token():
-        tokens.append(unsecured_token(until_s=time.time() + 3 * SESSION_LIFETIME_S))
+    def token(lifetime_s=3 * SESSION_LIFETIME_S):
+        tokens.append(unsecured_token(until_s=time.time() + lifetime_s))
         return tokens[-1]
 
-    path = written(tmp_path / "token", token())
+    # The service may take long to start.
+    path = written(tmp_path / "token", token(600))
     with publishing("tokens expire", tokens, listener="TOKEN", sasl="OAUTHBEARER", token_file=path) as (
         service,
         publishers,
     ):
+        replaced(path, token())
         first_has_expired_s = time.time() + 3 * SESSION_LIFETIME_S
         while time.time() < first_has_expired_s:
             replaced(path, token())
