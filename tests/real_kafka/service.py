@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import time
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from http import HTTPStatus
 from pathlib import Path
 from typing import NamedTuple
@@ -22,6 +22,7 @@ from sampleapp.brokers import from_url
 from tests.real_kafka.configuration import PLAIN
 from tests.real_kafka.distribution import VERSIONS
 from tests.support.brokers import eventually, within
+from tests.support.waiting import wait_until
 
 __all__ = [
     "Response",
@@ -37,6 +38,7 @@ __all__ = [
     "running",
     "wait_for_line",
     "wait_for_readings",
+    "wait_until_ready",
 ]
 
 DEADLINE_S = 60
@@ -122,6 +124,17 @@ def get_readings(service):
         return Response(response.status, response.getheader("ETag"), response.read())
     finally:
         connection.close()
+
+
+def wait_until_ready(service):
+    """Wait until the service says that it reaches Kafka."""
+
+    def is_ready():
+        with closing(connect(service)) as connection:
+            connection.request("GET", "/ready")
+            return connection.getresponse().status == HTTPStatus.OK
+
+    wait_until(is_ready, "the service reaches Kafka")
 
 
 def wait_for_readings(service, expected):

@@ -13,7 +13,7 @@ from sampleapp.model import RecordMetadata
 from tests.real_kafka.admin import new_topic
 from tests.real_kafka.listeners import USER, write_credentials
 from tests.real_kafka.reading import read_all
-from tests.real_kafka.service import connect, in_thread
+from tests.real_kafka.service import connect, in_thread, wait_until_ready
 from tests.real_kafka.test_idempotency import identified, replayed, running
 from tests.real_kafka.versions import ACLS, SASL, needs
 from tests.support.brokers import eventually, settled
@@ -65,6 +65,7 @@ def test_a_topic_of_short_retention_takes_no_keys_and_one_that_keeps_records_kno
     firsts = [post(service, long_enough, f"{number}") for number in range(KEYS)]
     assert {each[:2] for each in firsts} == {(HTTPStatus.OK, None)}
     restart(one_node)
+    wait_until_ready(service)
     repeats = [post(service, long_enough, f"{number}") for number in range(KEYS)]
     assert repeats == [(HTTPStatus.OK, "true", place) for _, _, place in firsts]
     assert len(read_all(one_node.bootstrap, long_enough)) == KEYS

@@ -20,7 +20,7 @@ from tests.support.secrets import record_output
 COMMAND = str(Path(sys.executable).with_name("sampleapp"))
 
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 def sampleapp(service, *arguments, stdin=b"", url=None, code=0):
@@ -32,7 +32,7 @@ def sampleapp(service, *arguments, stdin=b"", url=None, code=0):
         check=False,
         cwd=service.directory,
         env={**os.environ, "SAMPLEAPP_URL": url or service.url},
-        timeout=30,
+        timeout=DEADLINE_S,
     )
     record_output("output of commands", ended.stdout + ended.stderr)
     assert ended.returncode == code, ended

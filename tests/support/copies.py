@@ -47,7 +47,7 @@ def pipe(consume, publish, *, source, target):
             check=False,
             cwd=target.directory,
             env={**os.environ, "SAMPLEAPP_URL": target.url},
-            timeout=30,
+            timeout=120,
         )
     assert (reading.returncode, ended.returncode) == (0, 0), ended
     return ended.stdout.decode(), ended.stderr.decode()

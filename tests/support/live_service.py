@@ -23,7 +23,7 @@ from tests.support.secrets import record_output
 
 __all__ = ["LiveService"]
 
-START_DEADLINE_S = 30.0
+START_DEADLINE_S = 60.0
 TWISTD_SAMPLEAPP = (
     sys.executable,
     str(Path(sys.executable).with_name("twistd")),

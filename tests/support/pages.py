@@ -155,7 +155,7 @@ def normalised(output):
 class Session:
     """A terminal in the directory of a service, with the service's address instead of that of the pages."""
 
-    def __init__(self, *, directory, service, patience_s=3):
+    def __init__(self, *, directory, service, patience_s=30):
         """:param patience_s: how long a command that only reads may print other output."""
         self._patience_s = patience_s
         self._directory = directory
