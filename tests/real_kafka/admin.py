@@ -36,8 +36,13 @@ __all__ = [
 
 _TIMEOUT_S = 20
 _ANSWER_S = 3
-# A broker that is frozen or busy: librdkafka's error, and Kafka's.
-_LATE = (KafkaError._TIMED_OUT, KafkaError.REQUEST_TIMED_OUT)
+# Of a broker that is frozen, killed or busy, and may have done what it was asked for all the same.
+_NO_ANSWER = (
+    KafkaError._TIMED_OUT,
+    KafkaError._TIMED_OUT_QUEUE,
+    KafkaError._TRANSPORT,
+    KafkaError.REQUEST_TIMED_OUT,
+)
 _CLIENT = {
     # What it says on stderr is about brokers that the tests have stopped.
     "log_level": 0,
@@ -250,8 +255,8 @@ class Admin:
             try:
                 found.append(self._client.list_topics(timeout=_ANSWER_S))
             except KafkaException as error:
-                # It has asked a broker that is frozen; next it may ask another.
-                if error.args[0].code() not in (KafkaError._TIMED_OUT, KafkaError._TRANSPORT):
+                # Next it may ask another broker.
+                if error.args[0].code() not in _NO_ANSWER:
                     raise
             return bool(found)
 
@@ -267,28 +272,28 @@ class Admin:
         already: int | None = None,
     ) -> list:
         """
-        Ask, and again when there is no answer in time, until it is done; return what the futures gave.
+        Ask, and again while there is no answer, until it is done; return what the futures gave.
 
         :param ask: sends a request that does no harm when it is carried out twice.
         :param what: the request in words, for the test that fails.
         :param again: the errors after which to ask again.
         :param already: the error that says that an earlier request, which had no answer, was carried out.
         """
-        is_late = False
+        may_be_done = False
         results = []
 
         def is_done() -> bool:
-            nonlocal is_late
+            nonlocal may_be_done
             try:
                 results[:] = [future.result(_TIMEOUT_S) for future in ask().values()]
             except KafkaException as error:
                 code = error.args[0].code()
-                if code in _LATE:
-                    is_late = True
+                if code in _NO_ANSWER:
+                    may_be_done = True
                     return False
                 if again(code):
                     return False
-                if not (is_late and code == already):
+                if not (may_be_done and code == already):
                     raise
             return True
 

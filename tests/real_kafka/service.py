@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import time
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from http import HTTPStatus
 from pathlib import Path
 from typing import NamedTuple
@@ -22,6 +22,7 @@ from sampleapp.brokers import from_url
 from tests.real_kafka.configuration import PLAIN
 from tests.real_kafka.distribution import VERSIONS
 from tests.support.brokers import eventually, within
+from tests.support.process import get
 from tests.support.waiting import wait_until
 
 __all__ = [
@@ -128,13 +129,8 @@ def get_readings(service):
 
 def wait_until_ready(service):
     """Wait until the service says that it reaches Kafka."""
-
-    def is_ready():
-        with closing(connect(service)) as connection:
-            connection.request("GET", "/ready")
-            return connection.getresponse().status == HTTPStatus.OK
-
-    wait_until(is_ready, "the service reaches Kafka")
+    port = urlsplit(service.url).port
+    wait_until(lambda: get(port, "/ready")[0] == HTTPStatus.OK, "the service reaches Kafka")
 
 
 def wait_for_readings(service, expected):
