@@ -1,4 +1,4 @@
-# Every target installs what it needs, given Python 3.10 or newer with venv, make, and a package index.
+# Every target installs what it needs, given Python 3.11 or newer with venv, make, and a package index.
 #
 #   make run     the service on http://127.0.0.1:8080/, with its records in ./sampleapp.sqlite3
 #   make test    the tests (about four minutes, half of it for processes: the service, the command, and a
@@ -102,9 +102,9 @@ test-container: $(DEV)/installed
 
 lock: $(DEV)/installed
 	$(DEV)/bin/python -m pip install --quiet --disable-pip-version-check uv
-	echo 'setuptools >= 77' | $(DEV)/bin/uv pip compile --universal --python-version 3.10 --generate-hashes \
+	echo 'setuptools >= 77' | $(DEV)/bin/uv pip compile --universal --python-version 3.11 --generate-hashes \
 	    --extra schemas --upgrade --no-header --quiet --output-file requirements.lock setup.py -
-	$(DEV)/bin/uv pip compile --universal --python-version 3.10 --generate-hashes \
+	$(DEV)/bin/uv pip compile --universal --python-version 3.11 --generate-hashes \
 	    --upgrade --no-header --quiet --constraint requirements.lock \
 	    --output-file release/requirements.lock release/requirements.in
 
@@ -150,6 +150,6 @@ $(DEV)/bench-installed: $(DEV)/installed
 	@touch $@
 
 define check_python
-$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
-    { echo "sampleapp takes Python 3.10 or newer; name one: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+    { echo "sampleapp takes Python 3.11 or newer; name one: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
 endef

@@ -92,7 +92,6 @@ setup(
         "Intended Audience :: Developers",
         "Intended Audience :: System Administrators",
         "Operating System :: POSIX :: Linux",
-        "Programming Language :: Python :: 3.10",
         "Programming Language :: Python :: 3.11",
         "Programming Language :: Python :: 3.12",
         "Programming Language :: Python :: 3.13",
@@ -101,7 +100,7 @@ setup(
         "Topic :: System :: Networking",
         "Typing :: Typed",
     ],
-    python_requires=">=3.10",
+    python_requires=">=3.11",
     install_requires=[
         # Four of these are capped, since names of theirs are used that are not public; which ones they are,
         # tests/test_private_names.py says. Raise a cap when that test passes with the next version.

@@ -117,7 +117,7 @@ def build(directory: Path, folder: str, epoch: int) -> tuple[Path, Path]:
     sdist = directory / raw.name
     normalize(raw, sdist, epoch)
     with tarfile.open(sdist) as archive:
-        # Before Python 3.10.12 and 3.11.4 there are no filters, and no keyword for them.
+        # Before Python 3.11.4 there are no filters, and no keyword for them.
         archive.extraction_filter = getattr(tarfile, "data_filter", None)
         archive.extractall(directory / "unpacked")  # noqa: S202 - of this build
     (unpacked,) = (directory / "unpacked").iterdir()
