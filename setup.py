@@ -132,7 +132,6 @@ setup(
         "treq >= 24.9",
         # Older ones cannot serve TLS with a pyOpenSSL of today.
         "twisted[tls] >= 26.4, < 27",
-        "typing-extensions >= 4.10",
         # The rules of Klein's routes.
         "werkzeug >= 3.0",
         "zope.interface >= 6.0",

@@ -28,8 +28,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
-
-from typing_extensions import Self
+from typing import Self
 
 from clusters import TOPIC, mock_cluster
 from servers import Server, sampleapp

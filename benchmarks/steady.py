@@ -9,9 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Collection
 from itertools import pairwise
-from typing import NamedTuple
-
-from typing_extensions import Self
+from typing import NamedTuple, Self
 
 __all__ = ["Steady"]
 

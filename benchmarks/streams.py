@@ -38,11 +38,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 from urllib.parse import urlsplit
 
 import confluent_kafka
-from typing_extensions import Self
 
 from servers import HERE, Server, free_port, sampleapp
 

@@ -10,10 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Annotated, Final, Literal, TypeAlias
+from typing import Annotated, Final, Literal, Self, TypeAlias
 
 from msgspec import UNSET, Meta, Struct, UnsetType
-from typing_extensions import Self
 
 __all__ = [
     "ALL",

@@ -18,8 +18,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
-
-from typing_extensions import Self
+from typing import Self
 
 from tests.real_kafka.admin import Admin, known_brokers
 from tests.real_kafka.configuration import (

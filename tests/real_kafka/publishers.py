@@ -10,11 +10,10 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, Self
 from urllib.parse import urlsplit
 
 import pytest
-from typing_extensions import Self
 
 from tests.real_kafka.reading import Stored
 from tests.support.waiting import wait_until

@@ -16,8 +16,7 @@ from collections.abc import Mapping, Sequence
 from os import environ
 from pathlib import Path
 from types import TracebackType
-
-from typing_extensions import Self
+from typing import Self
 
 from tests.support.secrets import record_output
 

@@ -24,13 +24,12 @@ from importlib.util import find_spec
 from multiprocessing import Pipe
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.endpoints import TCP4ClientEndpoint, TCP4ServerEndpoint
 from twisted.internet.protocol import Factory
 from twisted.protocols.basic import Int32StringReceiver
-from typing_extensions import Self
 
 PROCESS = Path(__file__).with_name("mock_cluster_process.py")
 START_DEADLINE_S = 20.0

@@ -14,8 +14,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-
-from typing_extensions import Self
+from typing import Self
 
 __all__ = ["NotifySocket", "with_sockets"]
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import assert_type
+
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
-from typing_extensions import assert_type
 
 from sampleapp.client import Client, Gap, Lease, Message, Page, Rejected, Reset, Snapshot, Version
 from sampleapp.model import Acknowledged, ConsumerRecord, LeasedRecord, Reading, RecordMetadata

@@ -8,7 +8,7 @@ import re
 from collections import deque
 from collections.abc import Callable
 from random import uniform
-from typing import TypeAlias, TypeVar, cast
+from typing import Self, TypeAlias, TypeVar, cast
 
 import msgspec
 from msgspec import Struct
@@ -17,7 +17,6 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
-from typing_extensions import Self
 
 from sampleapp.client._errors import ClientError, ProblemError, UnexpectedResponse
 from sampleapp.client._exchange import OpenResponse

@@ -8,9 +8,7 @@ https://kafka.apache.org/protocol.html#protocol_error_codes.
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Final
-
-from typing_extensions import Self
+from typing import Final, Self
 
 _RETRIABLE: Final = 1
 _STALE_METADATA: Final = 2

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections import Counter, defaultdict, deque
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Self, TypeAlias
 
 from msgspec import Struct
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
-from typing_extensions import Self
 
 from sampleapp.brokers.kafka.cluster_client import ClusterClient, RequestFailed, request_failed
 from sampleapp.brokers.kafka.connections.diagnostics import FailureReason
