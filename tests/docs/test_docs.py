@@ -622,7 +622,13 @@ def test_the_pages_about_kubernetes_probe_as_the_manifest_does(project):
 
 
 # Texts of Twisted and of other programs, and one that is made from two.
-NOT_OURS = {"address already in use", "another twistd server is running", "twistd.pid", "kafka is not ready"}
+NOT_OURS = {
+    "address already in use",
+    "another twistd server is running",
+    "kafka is not ready",
+    "permission denied",
+    "twistd.pid",
+}
 
 
 def test_the_page_about_troubleshooting_has_the_lines_of_the_log_as_the_code_has_them(project):

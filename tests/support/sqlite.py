@@ -14,6 +14,21 @@ from sampleapp.brokers.sqlite import SQLiteBroker, store
 from tests.support import sqlite_process
 from tests.support.brokers import within
 
+_CODES = {
+    "database disk image is malformed": sqlite3.SQLITE_CORRUPT,
+    "database is locked": sqlite3.SQLITE_BUSY,
+    "database or disk is full": sqlite3.SQLITE_FULL,
+    "disk I/O error": sqlite3.SQLITE_IOERR,
+}
+
+
+def sqlite_error(message):
+    """Return an error as `sqlite3` raises it for a failure of SQLite: with its code."""
+    code = _CODES[message]
+    error = (sqlite3.DatabaseError if code == sqlite3.SQLITE_CORRUPT else sqlite3.OperationalError)(message)
+    error.sqlite_errorcode = code
+    return error
+
 
 def new_broker(path, *, clock=reactor, **options):
     return SQLiteBroker(path=path, clock=clock, threads=reactor, **options)
@@ -129,7 +144,7 @@ class OwnConnection:
                 failure[2] -= 1
                 if not after:
                     self._failures.remove(failure)
-                    raise sqlite3.OperationalError(message)
+                    raise sqlite_error(message)
 
 
 class _Tapped:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import tempfile
+from copy import copy
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +21,7 @@ from sampleapp.errors import PublishError
 from sampleapp.model import Lease, ReadRequest, ReadResult, RecordMetadata
 from tests.support.brokers import Recorder, eventually, everything, outcomes, record, within
 from tests.support.faster_time import FasterReactor
-from tests.support.sqlite import new_broker
+from tests.support.sqlite import new_broker, sqlite_error
 
 KINDS = [
     RuntimeError("made up"),
@@ -31,10 +32,10 @@ KINDS = [
     PermissionError(13, "Permission denied"),
     UnicodeEncodeError("utf-8", "\ud800", 0, 1, "made up"),
     CancelledError("made up"),
-    sqlite3.OperationalError("disk I/O error"),
-    sqlite3.OperationalError("database is locked"),
-    sqlite3.OperationalError("database or disk is full"),
-    sqlite3.DatabaseError("database disk image is malformed"),
+    sqlite_error("disk I/O error"),
+    sqlite_error("database is locked"),
+    sqlite_error("database or disk is full"),
+    sqlite_error("database disk image is malformed"),
     sqlite3.IntegrityError("constraint failed"),
     sqlite3.ProgrammingError("made up"),
     sqlite3.InterfaceError("made up"),
@@ -106,7 +107,7 @@ class Faults:
         if armed.passes < self._met <= armed.passes + armed.times:
             self.raised += 1
             # A new one, since tracebacks grow.
-            raise type(armed.kind)(*armed.kind.args)
+            raise copy(armed.kind)
 
     def _tapped(self, seam, original, is_after):
         def tapped(*arguments, **options):

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from pathlib import Path
 
@@ -288,9 +287,8 @@ async def test_a_full_disk_fails_publishes_and_room_made_later_is_used(path, dis
 async def test_at_a_real_limit_on_its_size_nothing_is_acknowledged_that_is_not_stored(path):
     report = await in_process(sqlite_process.limited, path, 400_000)
     found = {key.decode(): offset for _, offset, key, _ in stored(path)}
-    # Python 3.10 does not say that the error was at a write.
-    assert report["refused"] or (sys.version_info < (3, 11) and report["unknown"])
-    assert sys.version_info < (3, 11) or not report["unknown"]
+    assert report["refused"]
+    assert not report["unknown"]
     assert report["retriable"]
     assert not report["ready_at_the_limit"]
     assert str(path) in report["reasons"][0]

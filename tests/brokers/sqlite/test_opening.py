@@ -21,7 +21,15 @@ from sampleapp.errors import (
 )
 from tests.support import sqlite_process
 from tests.support.brokers import record, within
-from tests.support.sqlite import in_process, make_file, new_broker, other_connection, running, stored
+from tests.support.sqlite import (
+    in_process,
+    make_file,
+    new_broker,
+    other_connection,
+    running,
+    sqlite_error,
+    stored,
+)
 
 
 def rejected_at_start(path):
@@ -188,7 +196,7 @@ def test_the_tables_are_made_as_a_whole_or_not_at_all(path, statement, monkeypat
         def execute(self, sql, *arguments):
             self.has_begun |= sql == "BEGIN IMMEDIATE"
             if self.has_begun and statement in sql:
-                raise sqlite3.OperationalError("disk I/O error")
+                raise sqlite_error("disk I/O error")
             return super().execute(sql, *arguments)
 
     path.touch()

@@ -27,7 +27,7 @@ from twisted.internet.interfaces import IReactorFromThreads
 from twisted.internet.threads import deferToThreadPool
 from twisted.python.threadpool import ThreadPool
 
-from sampleapp.brokers.sqlite.faults import Code, StoreError, primary_code
+from sampleapp.brokers.sqlite.faults import StoreError, primary_code
 
 APPLICATION_ID = 0x53417070
 SCHEMA_VERSION = 1
@@ -57,7 +57,8 @@ def retry_while_locked(do: Callable[[], T], *, patience_s: float, abandoned: Eve
         try:
             return do()
         except sqlite3.OperationalError as error:  # noqa: PERF203 -- this loop retries
-            if primary_code(error) not in {Code.BUSY, Code.LOCKED} or time.monotonic() >= give_up_at_s:
+            is_locked = primary_code(error) in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+            if not is_locked or time.monotonic() >= give_up_at_s:
                 raise
             if abandoned.wait(_TRY_AGAIN_S):
                 raise
@@ -304,8 +305,8 @@ def close_without_checkpoint(connection: sqlite3.Connection) -> None:
         connection.setconfig(sqlite3.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE)
         connection.close()
     else:
-        # Python 3.10 and 3.11 have no such option. Leave the connection open, also when the interpreter
-        # ends: the system closes the descriptors, without SQLite.
+        # Python 3.11 has no such option. Leave the connection open, also when the interpreter ends: the
+        # system closes the descriptors, without SQLite.
         import ctypes
 
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))

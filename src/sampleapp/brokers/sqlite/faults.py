@@ -6,35 +6,12 @@ No other module distinguishes errors of ``sqlite3``.
 
 from __future__ import annotations
 
-from enum import IntEnum
+import sqlite3
 
 from msgspec import Struct
 
 from sampleapp.brokers.shared.following import CANNOT_BE_READ
 from sampleapp.errors import BrokerUnavailable, OutcomeUnknown, PublishError
-
-
-class Code(IntEnum):
-    """SQLite's primary result codes. The module `sqlite3` only has them since Python 3.11."""
-
-    ERROR = 1
-    PERM = 3
-    BUSY = 5
-    LOCKED = 6
-    NOMEM = 7
-    READONLY = 8
-    INTERRUPT = 9
-    IOERR = 10
-    CORRUPT = 11
-    FULL = 13
-    CANTOPEN = 14
-    TOOBIG = 18
-    AUTH = 23
-    NOTADB = 26
-
-
-_IOERR_WRITE = Code.IOERR | (3 << 8)
-"""An extended result code; `Code` has only the primary ones."""
 
 
 class _Meaning(Struct, frozen=True):
@@ -50,72 +27,58 @@ _UNKNOWN = "The broker cannot tell whether this record is stored."
 _UNAVAILABLE = "The broker cannot store records at the moment; this one was not stored."
 _RESTART = "The broker cannot store records until the service is restarted; this one was not stored."
 
-_READING_REASONS: dict[Code | None, str] = {
-    Code.BUSY: "The stored records are in use by another program, and cannot be read until it ends.",
-    Code.CORRUPT: "The stored records are damaged and cannot be read.",
-    Code.NOTADB: "The stored records are damaged and cannot be read.",
+_READING_REASONS: dict[int | None, str] = {
+    sqlite3.SQLITE_BUSY: (
+        "The stored records are in use by another program, and cannot be read until it ends."
+    ),
+    sqlite3.SQLITE_CORRUPT: "The stored records are damaged and cannot be read.",
+    sqlite3.SQLITE_NOTADB: "The stored records are damaged and cannot be read.",
 }
 
-_STORING_REASONS: dict[Code | None, str] = {
-    Code.BUSY: "The stored records are in use by another program, and nothing can be stored until it ends.",
-    Code.FULL: "The disk of the broker is full.",
-    Code.CORRUPT: "The stored records are damaged.",
-    Code.NOTADB: "The stored records are damaged.",
+_STORING_REASONS: dict[int | None, str] = {
+    sqlite3.SQLITE_BUSY: (
+        "The stored records are in use by another program, and nothing can be stored until it ends."
+    ),
+    sqlite3.SQLITE_FULL: "The disk of the broker is full.",
+    sqlite3.SQLITE_CORRUPT: "The stored records are damaged.",
+    sqlite3.SQLITE_NOTADB: "The stored records are damaged.",
 }
 
-_MEANINGS: dict[Code, _Meaning] = {
-    Code.BUSY: _Meaning(
+_MEANINGS: dict[int, _Meaning] = {
+    sqlite3.SQLITE_BUSY: _Meaning(
         "is locked by another program, which did not release it in time; find that program and end it",
         "The broker's log is in use by another program; this record was not stored.",
         reopen=False,
     ),
-    Code.READONLY: _Meaning(
+    sqlite3.SQLITE_READONLY: _Meaning(
         "cannot be written to; allow this user to write to the file and to its directory",
         _UNAVAILABLE,
     ),
-    Code.IOERR: _Meaning(
+    sqlite3.SQLITE_IOERR: _Meaning(
         "could not be read or written (an I/O error); look at the disk, at its quota, at limits on "
         "the size of files (ulimit -f) and at the system's log",
         _UNAVAILABLE,
     ),
-    Code.CORRUPT: _Meaning("is damaged; restore it from a backup, or see sqlite3's .recover", _UNAVAILABLE),
-    Code.FULL: _Meaning(
+    sqlite3.SQLITE_CORRUPT: _Meaning(
+        "is damaged; restore it from a backup, or see sqlite3's .recover", _UNAVAILABLE
+    ),
+    sqlite3.SQLITE_FULL: _Meaning(
         "cannot grow: the disk is full, or a limit on the size of the file is reached; make room",
         "The broker's disk is full; this record was not stored.",
         reopen=False,
     ),
-    Code.CANTOPEN: _Meaning(
+    sqlite3.SQLITE_CANTOPEN: _Meaning(
         "cannot be opened or created; its directory must exist, and be writable by this user",
         _UNAVAILABLE,
     ),
-    Code.NOTADB: _Meaning(
+    sqlite3.SQLITE_NOTADB: _Meaning(
         "is not a SQLite database; give the path of another file, or move it", _UNAVAILABLE
     ),
 }
-_MEANINGS[Code.LOCKED] = _MEANINGS[Code.BUSY]
-_MEANINGS[Code.PERM] = _MEANINGS[Code.CANTOPEN]
-_MEANINGS[Code.AUTH] = _MEANINGS[Code.CANTOPEN]
+_MEANINGS[sqlite3.SQLITE_LOCKED] = _MEANINGS[sqlite3.SQLITE_BUSY]
+_MEANINGS[sqlite3.SQLITE_PERM] = _MEANINGS[sqlite3.SQLITE_CANTOPEN]
+_MEANINGS[sqlite3.SQLITE_AUTH] = _MEANINGS[sqlite3.SQLITE_CANTOPEN]
 _OTHER = _Meaning("could not be used", _UNAVAILABLE)
-
-# SQLite's texts of its codes (sqlite3ErrStr), for Python 3.10, whose exceptions do not have the code.
-_MESSAGES: tuple[tuple[str, Code], ...] = (
-    ("database is locked", Code.BUSY),
-    ("database table is locked", Code.LOCKED),
-    ("database schema is locked", Code.LOCKED),
-    ("attempt to write a readonly database", Code.READONLY),
-    ("disk I/O error", Code.IOERR),
-    ("database disk image is malformed", Code.CORRUPT),
-    ("malformed database schema", Code.CORRUPT),
-    ("database or disk is full", Code.FULL),
-    ("unable to open database file", Code.CANTOPEN),
-    ("access permission denied", Code.PERM),
-    ("authorization denied", Code.AUTH),
-    ("file is not a database", Code.NOTADB),
-    ("file is encrypted or is not a database", Code.NOTADB),
-    ("string or blob too big", Code.TOOBIG),
-    ("interrupted", Code.INTERRUPT),
-    ("out of memory", Code.NOMEM),
-)
 
 
 class StoreError(Exception):
@@ -127,7 +90,7 @@ class StoreError(Exception):
         *,
         error: type[PublishError] = BrokerUnavailable,
         detail: str | None = None,
-        code: Code | None = None,
+        code: int | None = None,
         reopen: bool = True,
         needs_restart: bool = False,
     ) -> None:
@@ -135,7 +98,7 @@ class StoreError(Exception):
         :param reason: a message for the operator; it names the file.
         :param error: the error of the affected publishes.
         :param detail: the message of that error; it may be shown to any caller.
-        :param code: SQLite's code, if this is an error of SQLite.
+        :param code: SQLite's primary result code, if this is an error of SQLite.
         :param reopen: whether the connection must be closed.
         :param needs_restart: whether the store refuses to use the file until the service restarts.
         """
@@ -164,7 +127,7 @@ class StoreError(Exception):
     @property
     def is_lasting(self) -> bool:
         """True if it stays until the operator acts."""
-        return self.needs_restart or self.code in {Code.CORRUPT, Code.NOTADB}
+        return self.needs_restart or self.code in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 
     def after_commit(self) -> StoreError:
         """Return this error with an unknown outcome, for a transaction that was committed before."""
@@ -181,21 +144,16 @@ class StoreError(Exception):
         return self._error(self._detail)
 
 
-def primary_code(error: Exception) -> Code | None:
+def primary_code(error: Exception) -> int | None:
     """Return the primary result code of SQLite for an exception, or ``None`` if there is none."""
-    number = getattr(error, "sqlite_errorcode", None)
+    number: int | None = getattr(error, "sqlite_errorcode", None)
     if number is not None:
         # An extended code, such as SQLITE_IOERR_FSYNC, has its primary one in the low byte.
-        primary = number & 0xFF
-        return Code(primary) if primary in set(Code) else None
+        return number & 0xFF
     if isinstance(error, MemoryError):
-        return Code.NOMEM
+        return sqlite3.SQLITE_NOMEM
     if isinstance(error, PermissionError):
-        return Code.CANTOPEN
-    message = str(error)
-    for beginning, code in _MESSAGES:
-        if message.startswith(beginning):
-            return code
+        return sqlite3.SQLITE_CANTOPEN
     return None
 
 
@@ -219,16 +177,15 @@ def from_sqlite(error: Exception, *, path: str, committing: bool) -> StoreError:
     return StoreError(reason, detail=meaning.detail, code=code, reopen=meaning.reopen)
 
 
-def _is_certain(error: Exception, code: Code | None) -> bool:
+def _is_certain(error: Exception, code: int | None) -> bool:
     """
     Return whether a commit that failed is certainly not in the write-ahead log, now or after a crash.
 
     It is if SQLite failed before the whole last frame was written (``walFrames`` in its ``wal.c``): at a
-    lock, or at a write, which is `Code.FULL` without room, and ``SQLITE_IOERR_WRITE`` at a quota or at a
+    lock, or at a write, which is ``SQLITE_FULL`` without room, and ``SQLITE_IOERR_WRITE`` at a quota or at a
     limit on the size of files. Frames without the last one are ignored. A sync (``SQLITE_IOERR_FSYNC``) and
-    the index in shared memory come after the last frame. Of other errors it is not known. Python 3.10 does
-    not tell them apart: there, each error of input or output is uncertain.
+    the index in shared memory come after the last frame. Of other errors it is not known.
     """
-    if code in {Code.FULL, Code.BUSY, Code.LOCKED, Code.READONLY}:
+    if code in {sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_READONLY}:
         return True
-    return getattr(error, "sqlite_errorcode", None) == _IOERR_WRITE
+    return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_IOERR_WRITE

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from sampleapp.brokers.shared.following import NO_SUCH_PARTITION, Page
 from sampleapp.brokers.shared.idempotency import replayed
-from sampleapp.brokers.sqlite.faults import Code, StoreError
+from sampleapp.brokers.sqlite.faults import StoreError
 from sampleapp.errors import IllegalTopic, PublishError, RecordRefused, RecordTooLarge, UnknownPartition
 from sampleapp.interfaces import Outcome
 from sampleapp.model import (
@@ -402,10 +402,6 @@ class RowRejected(Exception):
     """SQLite rejected one of several rows."""
 
 
-# Python 3.10 raises InterfaceError or OverflowError where later versions raise DataError.
-_TOO_LARGE = (sqlite3.DataError, sqlite3.InterfaceError, OverflowError)
-
-
 def insert(
     connection: sqlite3.Connection, records: Sequence[Record], window: Window, recent: RecentIds
 ) -> list[Outcome]:
@@ -444,7 +440,7 @@ def insert(
             identities.add(identity, topic_id=topic_end.topic_id, offset=offset)
     try:
         _insert_rows(connection, rows)
-    except _TOO_LARGE as error:
+    except sqlite3.DataError as error:
         raise RowRejected from error
     _keep(connection, topic_ends)
     if identities is not None:
@@ -684,7 +680,7 @@ def _read_singly(
     except msgspec.MsgspecError as error:
         raise StoreError(
             f"The headers of record {at} of topic {topic!r} are damaged; restore the file from a backup.",
-            code=Code.CORRUPT,
+            code=sqlite3.SQLITE_CORRUPT,
         ) from error
     finally:
         # An open cursor would hold a snapshot, and the write-ahead log would grow.

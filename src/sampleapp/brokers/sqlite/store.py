@@ -23,7 +23,7 @@ from sampleapp.brokers.sqlite.database import (
     require_creatable,
     retry_while_locked,
 )
-from sampleapp.brokers.sqlite.faults import Code, StoreError, from_sqlite
+from sampleapp.brokers.sqlite.faults import StoreError, from_sqlite
 from sampleapp.brokers.sqlite.rows import (
     INSERT,
     RecentIds,
@@ -121,7 +121,7 @@ class Store:
                 # The check may run as root, and the service as a user who could not write to root's file.
                 require_creatable(self.path)
         except StoreError as error:
-            if error.code not in {Code.BUSY, Code.LOCKED}:
+            if error.code not in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
                 raise StartUpError(error.reason) from error
         finally:
             self.close()
