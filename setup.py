@@ -21,7 +21,7 @@ TEST = [
     "httpx >= 0.27",
     "requests >= 2.31",
     # Classes generated from Kafka's own schemas: an oracle for the wire format.
-    "kio >= 0.6; python_version >= '3.11'",
+    "kio >= 0.6",
     # Kubernetes' own schemas, for the manifests.
     "kubernetes-validate >= 1.31",
     # The description of the interface, held against its own specification and against the service.
@@ -30,7 +30,7 @@ TEST = [
     "pytest >= 8.0",
     "pytest-timeout >= 2.3",
     "pytest-twisted >= 1.14.2",
-    "schemathesis >= 4.32, < 5; python_version >= '3.11'",
+    "schemathesis >= 4.32, < 5",
     # A test builds a wheel, with what is installed already.
     "setuptools >= 77",
     "wheel",

@@ -26,10 +26,7 @@ HOOKS = Path(__file__).with_name("schemathesis_hooks.py")
 CONFIGURATION = Path(__file__).with_name("schemathesis.toml")
 EXAMPLES = os.environ.get("SAMPLEAPP_SCHEMATHESIS_EXAMPLES")
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not COMMAND.exists(), reason="schemathesis takes Python 3.11 or newer"),
-]
+pytestmark = pytest.mark.slow
 
 
 def run(service, *options):

@@ -9,6 +9,7 @@ import pytest
 from aiokafka.record.default_records import _DefaultRecordBatchPy
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from kio.records.readers import read_batch
 
 from sampleapp.brokers.kafka.batches import (
     BATCH_OVERHEAD,
@@ -89,9 +90,8 @@ def test_a_batch_is_what_the_documentation_says(some, producer_id, epoch, base_s
     )
 )
 def test_kio_reads_what_is_written(some):
-    readers = pytest.importorskip("kio.records.readers", reason="kio needs Python 3.11")
     batch = encode_batch(some, codec=Codec.NONE, producer_id=4000, epoch=1, base_sequence=7)
-    read, size = readers.read_batch(batch, 0)
+    read, size = read_batch(batch, 0)
     assert size == len(batch)
     assert (read.producer_id, read.producer_epoch, read.base_sequence) == (4000, 1, 7)
     assert (read.attributes, read.last_offset_delta) == (0, len(some) - 1)
