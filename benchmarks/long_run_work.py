@@ -192,7 +192,7 @@ class Worker:
 
     def _set_end(self, lease: dict[str, Any]) -> None:
         self._lease = lease["lease"]
-        self._ends_s = datetime.fromisoformat(lease["expires"].replace("Z", "+00:00")).timestamp()
+        self._ends_s = datetime.fromisoformat(lease["expires"]).timestamp()
 
     def _extend(self, times: int) -> None:
         def take(answer: Response) -> None:

@@ -53,7 +53,7 @@ def certificate(directory: Path) -> Path:
     """Write a certificate of its own, and its key, into one file."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
-    now = dt.datetime.now(dt.timezone.utc)
+    now = dt.datetime.now(dt.UTC)
     signed = (
         x509.CertificateBuilder()
         .subject_name(name)

@@ -27,7 +27,7 @@ from sampleapp.access.caller import TopicPatterns
 from sampleapp.concurrency.rates import Rate
 from tests.support.callers import by, caller, token_of
 
-NOW = dt.datetime(2026, 11, 22, tzinfo=dt.timezone.utc)
+NOW = dt.datetime(2026, 11, 22, tzinfo=dt.UTC)
 KEY = ec.generate_private_key(ec.SECP256R1())
 EXAMPLE = [(NameOID.ORGANIZATION_NAME, "Example"), (NameOID.COMMON_NAME, "thermometer")]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from ipaddress import ip_address
 
 import pytest
@@ -72,8 +72,8 @@ def test_it_names_callers_their_credentials_and_their_rights():
     alice = Caller(name="alice@example.org", read=True, metrics=True)
     assert callers.by_name == {"thermometer": thermometer, "alice@example.org": alice}
     assert callers.tokens == {
-        bytes.fromhex(A): (thermometer, datetime(2027, 2, 1, tzinfo=timezone.utc).timestamp()),
-        bytes.fromhex(B): (thermometer, datetime(2027, 1, 31, 11, tzinfo=timezone.utc).timestamp()),
+        bytes.fromhex(A): (thermometer, datetime(2027, 2, 1, tzinfo=UTC).timestamp()),
+        bytes.fromhex(B): (thermometer, datetime(2027, 1, 31, 11, tzinfo=UTC).timestamp()),
         bytes.fromhex(C): (alice, None),
     }
     names = dict([*callers.certificates])

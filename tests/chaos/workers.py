@@ -235,7 +235,7 @@ def _id(place: Place) -> str:
 
 
 def _time(text: str) -> float:
-    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+    return datetime.fromisoformat(text).timestamp()
 
 
 class Workers:

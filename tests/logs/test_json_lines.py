@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 import msgspec
 import pytest
@@ -47,8 +47,8 @@ def test_the_text_is_constant_and_the_fields_are_beside_it():
     (event,) = logged(
         lambda log: log.emit(LogLevel.warn, "Waited {seconds} s for {name}", seconds=2.5, name="K\u00e4the")
     )
-    when = datetime.strptime(event.pop("time"), "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=timezone.utc)
-    assert abs((datetime.now(timezone.utc) - when).total_seconds()) < 60
+    when = datetime.strptime(event.pop("time"), "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=UTC)
+    assert abs((datetime.now(UTC) - when).total_seconds()) < 60
     assert event == {
         "level": "warn",
         "logger": "sampleapp.test",
@@ -151,9 +151,7 @@ ODD = st.one_of(
     st.builds(Circular),
     st.builds(object),
     st.builds(Failure, st.builds(ValueError, st.text())),
-    st.sampled_from(
-        [LogLevel.warn, datetime.max.replace(tzinfo=timezone.utc), float("nan"), int, b"\xff", 10**400]
-    ),
+    st.sampled_from([LogLevel.warn, datetime.max.replace(tzinfo=UTC), float("nan"), int, b"\xff", 10**400]),
 )
 VALUES = st.recursive(
     ODD,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64decode, b64encode
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta, timezone
 from functools import partial
 from operator import itemgetter
 
@@ -181,9 +181,9 @@ def test_base64_is_the_same_as_the_text_that_it_stands_for(content, key):
     st.integers(-23 * 60, 23 * 60),
 )
 def test_an_instant_is_the_same_in_each_form(instant, offset_minutes):
-    instant = instant.replace(microsecond=instant.microsecond // 1000 * 1000, tzinfo=timezone.utc)
+    instant = instant.replace(microsecond=instant.microsecond // 1000 * 1000, tzinfo=UTC)
     elsewhere = instant.astimezone(timezone(timedelta(minutes=offset_minutes)))
-    ms = (instant - datetime(1970, 1, 1, tzinfo=timezone.utc)) // timedelta(milliseconds=1)
+    ms = (instant - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
     message = {"topic": "t", "content": "c"}
     identities = {
         identified({**message, "timestamp": timestamp}).identity.fingerprint

@@ -7,7 +7,7 @@ The lines of a body, the spelling of a partition, the earliest time, and that a 
 from __future__ import annotations
 
 import json
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from itertools import count
 
 import schemathesis
@@ -71,5 +71,5 @@ def before_call(_context, case, _kwargs):
 # A day later than the first one, so that no offset makes it earlier.
 schemathesis.openapi.format(
     "date-time",
-    st.datetimes(min_value=datetime(1970, 1, 2), timezones=st.just(timezone.utc)).map(datetime.isoformat),  # noqa: DTZ001 -- so Hypothesis wants it
+    st.datetimes(min_value=datetime(1970, 1, 2), timezones=st.just(UTC)).map(datetime.isoformat),  # noqa: DTZ001 -- so Hypothesis wants it
 )

@@ -133,7 +133,7 @@ def _subject(name):
 
 
 def _builder(subject, issuer, key, signer, *, start, end):
-    now = dt.datetime.now(dt.timezone.utc)
+    now = dt.datetime.now(dt.UTC)
     return (
         x509.CertificateBuilder()
         .subject_name(subject)

@@ -11,7 +11,7 @@ from twisted.logger import capturedLogs
 from tests.support.tls_in_memory import Server
 
 DAY_S = 24 * 60 * 60.0
-NOW = dt.datetime.now(dt.timezone.utc)
+NOW = dt.datetime.now(dt.UTC)
 
 
 def told(events):

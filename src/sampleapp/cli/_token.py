@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from datetime import date, datetime, timezone
+from datetime import UTC, date, datetime
 from pathlib import Path
 
 import click
@@ -74,7 +74,7 @@ def _day(_context: click.Context, parameter: click.Parameter, value: str | None)
         day = None
     if day is None:
         raise click.BadParameter(f"{value!r} is not a date such as 2027-01-31.", param=parameter)
-    if day < datetime.now(timezone.utc).date():
+    if day < datetime.now(UTC).date():
         raise click.BadParameter(
             f"{value} is in the past (in UTC): the token would never be valid.", param=parameter
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import TypeVar
@@ -109,8 +109,8 @@ class ResponseReader:
             # By the service's clock: the client's may differ. RFC 9110, section 5.6.7: in UTC.
             date = parsedate_to_datetime(response.headers.getRawHeaders("date", [""])[-1])
         except ValueError:
-            date = datetime.now(timezone.utc)
-        return document.lease_at(date.replace(tzinfo=timezone.utc))
+            date = datetime.now(UTC)
+        return document.lease_at(date.replace(tzinfo=UTC))
 
     def value(self, response: Response, shape: type[_T]) -> _T:
         """Decode a response; raises the error of `rejection` for another one than 200."""

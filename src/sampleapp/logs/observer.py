@@ -7,7 +7,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from string import Formatter
 from typing import IO, Any, Final, NamedTuple, cast
 
@@ -121,9 +121,9 @@ def _names_in(log_format: object) -> list[str]:
 def _time(seconds: object) -> str:
     """Format a time as in RFC 3339, in UTC."""
     try:
-        when = datetime.fromtimestamp(float(seconds), timezone.utc)  # type: ignore[arg-type] # errors are caught
+        when = datetime.fromtimestamp(float(seconds), UTC)  # type: ignore[arg-type] # errors are caught
     except (TypeError, ValueError, OverflowError, OSError):
-        when = datetime.fromtimestamp(time.time(), timezone.utc)
+        when = datetime.fromtimestamp(time.time(), UTC)
     return when.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 

@@ -6,7 +6,7 @@ import re
 from base64 import b64decode, urlsafe_b64encode
 from collections import Counter
 from collections.abc import Collection
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
 
@@ -21,7 +21,7 @@ MAX_BODY: Final = LARGE
 """The greatest length of the body of a request, in bytes."""
 
 _MOST_FAULTS: Final = 100
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _ID: Final = re.compile("(0|[1-9][0-9]{0,9})-(0|[1-9][0-9]{0,18})")
 
 _Id: TypeAlias = Annotated[

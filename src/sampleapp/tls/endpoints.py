@@ -312,7 +312,7 @@ class ExpiryWatch:
         """Log the current warnings, and again each day until `stop`."""
         self.stop()
         self._next = self._clock.callLater(_INTERVAL_S, self.check)
-        for sentence in self._warnings(dt.datetime.fromtimestamp(self._now(), dt.timezone.utc)):
+        for sentence in self._warnings(dt.datetime.fromtimestamp(self._now(), dt.UTC)):
             self._log.warn("{sentence}", sentence=sentence)
 
     def stop(self) -> None:

@@ -105,7 +105,7 @@ def test_kio_reads_what_is_written(some):
     assert [[(each.key, each.value) for each in one.headers] for one in read.records] == [
         [(name.encode(), value) for name, value in each.headers] for each in some
     ]
-    epoch = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
+    epoch = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
     assert [each.timestamp - epoch for each in read.records] == [
         dt.timedelta(seconds=each.timestamp_ms // 1000) for each in some
     ]
