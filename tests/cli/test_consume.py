@@ -6,7 +6,7 @@ import json
 import sqlite3
 import subprocess
 from contextlib import closing
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 from tests.support.command import COMMAND, DEADLINE_S, Watched, consumed, publish, sampleapp
 
@@ -27,7 +27,7 @@ def test_only_what_was_asked_for_is_printed(service):
         return [json.loads(line)["content"] for line in stdout.splitlines()], stderr
 
     times = [record["timestamp"] for record in consumed(service, "some")]
-    third = datetime.fromtimestamp(times[2] / 1000, timezone.utc).isoformat(timespec="milliseconds")
+    third = datetime.fromtimestamp(times[2] / 1000, UTC).isoformat(timespec="milliseconds")
     since = [f"{n}" for n, time in enumerate(times) if time >= times[2]]
     assert values("--from", third.replace("+00:00", "Z"), "--partition", "0") == (since, "")
     assert values("--from", "-2", "--limit", "1") == (["2"], "")

@@ -10,7 +10,7 @@ import stat
 import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -33,7 +33,7 @@ NAMES = st.text("azAZ09._-@", min_size=1, max_size=100)
 # "." and ".." are names of no topic.
 PATTERN = st.text("azAZ09._-*", min_size=1, max_size=249).filter(lambda text: text not in {".", ".."})
 PATTERNS = st.lists(PATTERN, max_size=4)
-DAYS = st.integers(0, 10_000).map(lambda days: (datetime.now(timezone.utc) + timedelta(days)).date())
+DAYS = st.integers(0, 10_000).map(lambda days: (datetime.now(UTC) + timedelta(days)).date())
 OTHER = f'[callers.other]\nread = true\n[[callers.other.tokens]]\nsha256 = "{"0" * 64}"\n'
 
 

@@ -135,7 +135,7 @@ def ms(milliseconds):
 def moment(timestamp_ms):
     if timestamp_ms == -1:
         return None
-    return dt.datetime.fromtimestamp(timestamp_ms / 1000, dt.timezone.utc)
+    return dt.datetime.fromtimestamp(timestamp_ms / 1000, dt.UTC)
 
 
 int32s = st.integers(-(2**31), 2**31 - 1)
