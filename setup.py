@@ -127,8 +127,6 @@ setup(
         "pyjwt >= 2.15",
         # Compares the names in a server's certificate with the one that was asked for.
         "service-identity >= 23.1",
-        # In the standard library since Python 3.11.
-        "tomli >= 2.0.1; python_version < '3.11'",
         "treq >= 24.9",
         # Older ones cannot serve TLS with a pyOpenSSL of today.
         "twisted[tls] >= 26.4, < 27",

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
-import sys
+import tomllib
 from http import HTTPStatus
 from pathlib import Path
 
 import pytest
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import io
 import re
 import stat
 import subprocess
-import sys
+import tomllib
 from contextlib import redirect_stderr, redirect_stdout
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -21,11 +21,6 @@ from sampleapp.access import parse_callers
 from sampleapp.cli import main
 from tests.support.command import COMMAND
 from tests.support.secrets import record_output, secret
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 A_TOKEN = re.compile(r"sampleapp_[A-Za-z0-9_-]{43}\n")
 # None of them is the name of the other caller.

@@ -12,7 +12,7 @@ import codecs
 import json
 import math
 import re
-import sys
+import tomllib
 from bisect import bisect_left
 from collections.abc import Mapping
 from contextlib import suppress
@@ -26,12 +26,6 @@ from msgspec import Struct
 
 from sampleapp.access.caller import PREFIX
 from sampleapp.concurrency.rates import Rate
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 
 Path: TypeAlias = tuple["str | int", ...]
 """The path of a value: names of members, and indexes of elements from 0."""

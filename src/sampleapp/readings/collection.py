@@ -203,7 +203,7 @@ class Readings:
         for record in records:
             try:
                 self.apply(record)
-            except NotAReading as reason:  # noqa: PERF203 -- each record may be skipped
+            except NotAReading as reason:
                 skipped.append((record, reason))
         return skipped
 

@@ -56,7 +56,7 @@ def retry_while_locked(do: Callable[[], T], *, patience_s: float, abandoned: Eve
     while True:
         try:
             return do()
-        except sqlite3.OperationalError as error:  # noqa: PERF203 -- this loop retries
+        except sqlite3.OperationalError as error:
             is_locked = primary_code(error) in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
             if not is_locked or time.monotonic() >= give_up_at_s:
                 raise

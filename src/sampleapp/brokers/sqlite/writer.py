@@ -391,7 +391,7 @@ class Writer:
         while self._queue:
             try:
                 await self._write()
-            except Exception:  # noqa: BLE001, PERF203 -- nothing cancels this, and the next transaction must run
+            except Exception:  # noqa: BLE001 -- nothing cancels this, and the next transaction must run
                 self._log.failure("Storing records in {path} failed unexpectedly", path=str(self._store.path))
                 self._fail_transaction(lambda: OutcomeUnknown(_NOT_KNOWN))
         self._busy = False

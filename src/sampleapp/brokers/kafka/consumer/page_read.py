@@ -105,7 +105,7 @@ class PageRead:
         while True:
             try:
                 return await self._read(view)
-            except _MadeAgain:  # noqa: PERF203 -- rarely more than once
+            except _MadeAgain:
                 view = await self._view()
 
     async def _view(self) -> TopicView:

@@ -574,7 +574,7 @@ class Accumulator:
             try:
                 if self._expire(queue, now_s, shortened):
                     late_queues.append(queue)
-            except Exception:  # noqa: BLE001, PERF203 -- any fault; the callers of the other queues are answered
+            except Exception:  # noqa: BLE001 -- any fault; the callers of the other queues are answered
                 self._log.failure("Expiring records of {topic} failed", topic=queue.topic)
                 self.fail(queue.abandon(), OutcomeUnknown(SERVICE_FAULT.public))
                 self.fail(queue.give_up_unsent(), unavailable(SERVICE_FAULT))

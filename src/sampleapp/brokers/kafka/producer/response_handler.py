@@ -188,7 +188,7 @@ class ResponseHandler:
                         self._stored(queue, produced)
                     else:
                         self._not_stored(queue, node_id, produced)
-            except Exception:  # noqa: BLE001, PERF203 -- as in `for_each`; its extra call is saved for each batch
+            except Exception:  # noqa: BLE001 -- as in `for_each`; its extra call is saved for each batch
                 self._contain_fault(queue)
 
     def not_sent(self, queue: PartitionQueue, node_id: int, reason: FailureReason) -> None:
@@ -215,7 +215,7 @@ class ResponseHandler:
         for queue in queues:
             try:
                 work(queue)
-            except Exception:  # noqa: BLE001, PERF203 -- any fault; `try` costs nothing since Python 3.11
+            except Exception:  # noqa: BLE001 -- any fault
                 self._contain_fault(queue)
 
     def recover(self, queue: PartitionQueue) -> None:

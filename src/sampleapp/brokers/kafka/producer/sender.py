@@ -348,7 +348,7 @@ class Sender:
         for step in (self._expire, self._delivery_log.write, self.retry):
             try:
                 step()
-            except Exception:  # noqa: BLE001, PERF203 -- any fault; the other steps go on
+            except Exception:  # noqa: BLE001 -- any fault; the other steps go on
                 self._log.failure("A step of the sender failed")
         accumulator = self._accumulator
         if accumulator.buffered_bytes or accumulator.unknown or self._delivery_log.is_waiting():

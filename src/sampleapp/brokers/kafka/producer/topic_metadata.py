@@ -151,7 +151,7 @@ class TopicMetadata:
             for name in names:
                 try:
                     self._apply(name)
-                except Exception:  # noqa: BLE001, PERF203 -- any fault; the other topics are not affected
+                except Exception:  # noqa: BLE001 -- any fault; the other topics are not affected
                     self._log.failure("Updating the partitions of {topic} failed", topic=name)
 
     def _request(self, names: Sequence[str], *, auto_create: bool = False) -> Deferred[None]:
