@@ -6,14 +6,11 @@ import ast
 import re
 import subprocess
 import sys
-from collections import defaultdict
-from importlib.metadata import distributions
+from importlib.metadata import distributions, packages_distributions
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-
-from sampleapp import DISTRIBUTION
 
 PROGRAM = """
 import sys
@@ -87,13 +84,10 @@ def required(site):
 
 def test_all_that_it_imports_is_in_it_or_required_by_it(site, required, part):
     package = {"client": "sampleapp/client", "testing": "sampleapp_testing"}[part]
-    # Until Python 3.11, `packages_distributions` does not look at the files.
-    providers = defaultdict(set)
-    for distribution in distributions():
-        for file in distribution.files or ():
-            providers[file.parts[0].removesuffix(".py")].add(canonicalize_name(distribution.name))
-    # Files of an editable installation are not listed.
-    providers["sampleapp"].add(DISTRIBUTION)
+    providers = {
+        module: {canonicalize_name(name) for name in names}
+        for module, names in packages_distributions().items()
+    }
     # `tls`, an extra of Twisted, brings it.
     providers["OpenSSL"].add("twisted")
     missing = set()
@@ -101,7 +95,7 @@ def test_all_that_it_imports_is_in_it_or_required_by_it(site, required, part):
         top = name.partition(".")[0]
         path = site / name.replace(".", "/")
         is_here = path.is_dir() or path.with_suffix(".py").exists()
-        if top not in sys.stdlib_module_names and not is_here and not providers[top] & required:
+        if top not in sys.stdlib_module_names and not is_here and not providers.get(top, set()) & required:
             missing.add(name)
     assert missing == set()
 
