@@ -21,7 +21,7 @@ def test_a_topic_in_an_old_format_takes_records_without_idempotence_and_the_log_
     topic = one_node.admin.create(new_topic("old"), message_format_version=version_of_format)
     service = start_service(one_node)
     assert post(service, topic, "x", key="k") == (200, {"topic": topic, "partition": 0, "offset": 0})
-    wait_for_line(service, topic, "no idempotence", "message.format.version")
+    wait_for_line(service, topic, "without idempotence", "message.format.version")
     unnumbered = start_service(one_node, idempotence="false")
     assert post(unnumbered, topic, "y", key="k") == (200, {"topic": topic, "partition": 0, "offset": 1})
     assert "message.format.version" not in unnumbered.output
