@@ -7,7 +7,7 @@
 #                (from Maven Central; needs Java 17 or newer, and Maven). All tests on other versions:
 #                make test-kafka KAFKA="2.8.2 3.0.2"
 #   make test-container   build and run the image by the steps of the Containerfile (needs Linux and root, no engine)
-#   make test-all     everything, on every installed Python and on Kafka 0.11 to 4.x (about two hours)
+#   make test-all     everything, on every installed Python and on Kafka 2.1 to 4.x (about two hours)
 #   make fuzz    random HTTP requests for a minute, compared with other servers; then random requests by
 #                schemathesis from /openapi.json. Longer, or repeated: make fuzz FUZZ='--seconds 3600 --seed 7'
 #   make chaos   two gateways on three Kafka nodes: faults for five minutes, and every response checked. Longer,
@@ -32,7 +32,7 @@ EXAMPLES ?= 200
 KAFKA ?=
 # For test-all: versions for all tests, and old versions for the contract of brokers and for reading back.
 ALL_KAFKA ?= 2.8.2 3.9.2 4.4.0
-OLD_KAFKA ?= 0.11.0.3 1.1.1 2.1.1 3.0.2
+OLD_KAFKA ?= 2.1.1 3.0.2
 
 # How a shell tells that a process was ended by Ctrl-C, which is how the service is meant to end.
 INTERRUPTED = 130

@@ -40,8 +40,6 @@ SETTINGS = {
     # A topic that is published to with auto_create has three partitions.
     "auto.create.topics.enable": "true",
     "num.partitions": "3",
-    # By default since 1.0.
-    "delete.topic.enable": "true",
     # The tests make records from 1970 to far beyond this age.
     "log.retention.ms": "-1",
     "log.message.timestamp.before.max.ms": str(2**63 - 1),

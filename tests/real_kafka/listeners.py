@@ -13,10 +13,8 @@ from tests.real_kafka.versions import (
     ACLS,
     KRAFT,
     PEM,
-    SASL,
     SASL_WITH_CERTIFICATES,
     SCRAM,
-    TOKENS,
     parsed,
 )
 from tests.support.certificates import Authority, Issued
@@ -151,7 +149,15 @@ def listeners(certificates: Certificates, version: str) -> list[Listener]:
     }
     one_mechanism = {"sasl.enabled.mechanisms": "SCRAM-SHA-512"}
     good = tls(certificates.server)
-    found = [PROXIED]
+    found = [
+        PROXIED,
+        Listener(name="SASL", protocol="SASL_PLAINTEXT", settings={**all_mechanisms, **_PLAIN, **_SCRAM}),
+        Listener(
+            name="TOKEN",
+            protocol="SASL_PLAINTEXT",
+            settings={"sasl.enabled.mechanisms": "OAUTHBEARER", **_TOKENS},
+        ),
+    ]
     if PEM.is_in(version):
         found += [
             Listener(name="TLS", protocol="SSL", settings=good),
@@ -159,18 +165,6 @@ def listeners(certificates: Certificates, version: str) -> list[Listener]:
             Listener(name="OTHERNAME", protocol="SSL", settings=tls(certificates.other_name)),
             Listener(name="EXPIRED", protocol="SSL", settings=tls(certificates.expired)),
         ]
-    if SASL.is_in(version):
-        found.append(
-            Listener(name="SASL", protocol="SASL_PLAINTEXT", settings={**all_mechanisms, **_PLAIN, **_SCRAM})
-        )
-    if TOKENS.is_in(version):
-        found.append(
-            Listener(
-                name="TOKEN",
-                protocol="SASL_PLAINTEXT",
-                settings={"sasl.enabled.mechanisms": "OAUTHBEARER", **_TOKENS},
-            )
-        )
     if SASL_WITH_CERTIFICATES.is_in(version) and SCRAM.is_in(version):
         sessions = {key: value for key, value in all_mechanisms.items() if key.startswith("scram")}
         found.append(

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.real_kafka.distribution import get, java
-from tests.real_kafka.versions import jvm_options
 
 __all__ = ["JavaProcess", "java_command"]
 
@@ -46,7 +45,7 @@ def java_command(version: str, log_levels: Mapping[str, str]) -> list[str]:
     """The command that runs a class of one version of Kafka; its name and arguments are to follow."""
     levels = {**_LOG_LEVELS, **log_levels}
     logging = [f"-Dorg.slf4j.simpleLogger.log.{name}={level}" for name, level in levels.items()]
-    return [java(), *_JVM, *logging, *jvm_options(version), "-cp", f"{get(version)}/*"]
+    return [java(), *_JVM, *logging, "-cp", f"{get(version)}/*"]
 
 
 class JavaProcess:

@@ -23,7 +23,6 @@ SIZES = {"zstd": 700_000_000, "gzip": 100_000_000, "lz4": 100_000_000, "snappy":
 pytestmark = [
     pytest.mark.one_version,
     pytest.mark.parametrize("codec", SIZES),
-    # zstd was added in 2.1.
     needs(SKIPS_VALUES),
 ]
 

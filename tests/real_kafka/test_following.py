@@ -12,7 +12,7 @@ from tests.real_kafka.dropping_proxy import DroppingProxy
 from tests.real_kafka.listeners import USER, write_credentials
 from tests.real_kafka.reading import read_all
 from tests.real_kafka.service import in_thread, kafka_url, running
-from tests.real_kafka.versions import ACLS, ADD_PARTITIONS, CODECS, ELECT_LEADERS, SASL, needs
+from tests.real_kafka.versions import ACLS, CODECS, ELECT_LEADERS, needs
 from tests.real_kafka.writing import open_transaction, produce
 from tests.support.brokers import Recorder, eventually, everything, record, settled, within
 
@@ -147,7 +147,7 @@ async def test_what_is_in_an_open_transaction_is_shown_once_it_is_committed(one_
         assert live.values() == [b"within", b"behind"]
 
 
-@needs(SASL, ACLS)
+@needs(ACLS)
 @pytest_twisted.ensureDeferred
 async def test_a_topic_that_may_not_be_read_is_followed_once_it_may(one_node, tmp_path):
     topic = await in_thread(one_node.admin.create, new_topic("unreadable"))
@@ -166,7 +166,6 @@ async def test_a_topic_that_may_not_be_read_is_followed_once_it_may(one_node, tm
         assert live.values() == [b"1"]
 
 
-@needs(ADD_PARTITIONS)
 @pytest_twisted.ensureDeferred
 async def test_partitions_that_are_added_are_followed_from_their_first_record(one_node):
     topic = await in_thread(one_node.admin.create, new_topic("grown"))

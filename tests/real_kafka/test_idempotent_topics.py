@@ -15,7 +15,7 @@ from tests.real_kafka.listeners import USER, write_credentials
 from tests.real_kafka.reading import read_all
 from tests.real_kafka.service import connect, in_thread, wait_until_ready
 from tests.real_kafka.test_idempotency import identified, replayed, running
-from tests.real_kafka.versions import ACLS, SASL, needs
+from tests.real_kafka.versions import ACLS, needs
 from tests.support.brokers import eventually, settled
 from tests.support.logs import logged
 
@@ -123,7 +123,7 @@ async def test_keys_of_records_that_were_deleted_are_known_until_another_replica
     assert [type(each) for each in again] == [RecordMetadata] * KEYS
 
 
-@needs(SASL, ACLS)
+@needs(ACLS)
 @pytest_twisted.ensureDeferred
 async def test_a_configuration_that_may_not_be_read_is_a_warning_once(one_node, tmp_path):
     topic = await in_thread(one_node.admin.create, new_topic("hidden"), retention_ms=3000)
@@ -139,7 +139,7 @@ async def test_a_configuration_that_may_not_be_read_is_a_warning_once(one_node, 
     assert "the right DescribeConfigs on the topic" in line
 
 
-@needs(SASL, ACLS)
+@needs(ACLS)
 @pytest_twisted.ensureDeferred
 async def test_without_the_right_to_read_nothing_is_published_with_a_key(one_node, tmp_path):
     topic = await in_thread(one_node.admin.create, new_topic("unreadable"))

@@ -24,7 +24,6 @@ from tests.real_kafka.versions import (
     REAUTHENTICATION,
     SASL_WITH_CERTIFICATES,
     SCRAM_BY_REQUEST,
-    TOKENS,
     needs,
 )
 from tests.support.files import written
@@ -116,7 +115,7 @@ def test_a_client_certificate_expires_and_is_replaced(one_node, publishing, cert
         publishers.until_all_are_accepted()
 
 
-@needs(TOKENS, REAUTHENTICATION)
+@needs(REAUTHENTICATION)
 def test_tokens_expire_and_are_replaced_in_time_and_then_too_late(publishing, tmp_path):
     tokens = []
 

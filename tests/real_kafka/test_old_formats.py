@@ -1,16 +1,13 @@
-"""Old versions, and topics in old formats: what cannot be done there, and what is said then."""
+"""Topics in old formats: what cannot be done there, and what is said then."""
 
 from __future__ import annotations
 
 import pytest
-import pytest_twisted
 
-from sampleapp.errors import BrokerIncompatible
 from tests.real_kafka.admin import new_topic
 from tests.real_kafka.reading import read_all
-from tests.real_kafka.service import in_thread, kafka_url, post, running, wait_for_line
-from tests.real_kafka.versions import OLD_CODECS, OLD_FORMATS, needs
-from tests.support.brokers import outcomes, record
+from tests.real_kafka.service import post, wait_for_line
+from tests.real_kafka.versions import OLD_FORMATS, needs
 
 
 @needs(OLD_FORMATS)
@@ -29,14 +26,3 @@ def test_a_topic_in_an_old_format_takes_records_without_idempotence_and_the_log_
         (b"k", b"x"),
         (b"k", b"y"),
     ]
-
-
-@needs(OLD_CODECS)
-@pytest_twisted.ensureDeferred
-async def test_zstd_that_the_broker_does_not_know_is_rejected_before_it_is_sent(one_node):
-    topic = await in_thread(one_node.admin.create, new_topic("zstd"))
-    async with running(kafka_url(one_node, compression="zstd")) as broker:
-        [rejected] = await outcomes([broker.publish(record(topic, b"x" * 10_000))])
-    assert isinstance(rejected, BrokerIncompatible)
-    assert not rejected.possibly_published
-    assert "zstd" in str(rejected)

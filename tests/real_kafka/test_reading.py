@@ -11,7 +11,7 @@ from tests.real_kafka.admin import new_topic
 from tests.real_kafka.listeners import USER, write_credentials
 from tests.real_kafka.reading import read_all
 from tests.real_kafka.service import in_thread, kafka_url, ready, running
-from tests.real_kafka.versions import ACLS, ADD_PARTITIONS, SASL, TOPIC_IDS, codecs_of, needs
+from tests.real_kafka.versions import ACLS, CODECS, TOPIC_IDS, needs
 from tests.real_kafka.writing import open_transaction, produce
 from tests.support.brokers import within
 from tests.support.waiting import wait_until
@@ -47,18 +47,18 @@ def places(records):
 
 
 @pytest_twisted.ensureDeferred
-async def test_pages_have_what_a_committed_reader_reads(one_node, version):
+async def test_pages_have_what_a_committed_reader_reads(one_node):
     topic = await in_thread(one_node.admin.create, new_topic("pages"), partitions=3)
 
     def write():
         for round_ in range(4):
-            for codec in codecs_of(version):
+            for codec in CODECS:
                 some = [b"%d" % number * 20 for number in range(200)]
                 produce(one_node, topic, some, **{"compression.type": codec})
                 produce(one_node, topic, some, transaction=f"{topic}-{round_}", commit=bool(round_ % 2))
 
     await in_thread(write)
-    count = 6 * 200 * len(codecs_of(version))
+    count = 6 * 200 * len(CODECS)
 
     def committed():
         found = read_all(one_node.bootstrap, topic)
@@ -127,7 +127,6 @@ async def test_times_are_found_in_each_partition(one_node):
         assert page.positions == {0: 2, 1: 0}
 
 
-@needs(ADD_PARTITIONS)
 @pytest_twisted.ensureDeferred
 async def test_partitions_that_are_added_are_read(one_node):
     topic = await in_thread(one_node.admin.create, new_topic("more"))
@@ -159,7 +158,7 @@ async def test_a_topic_that_was_made_again_has_another_id(one_node):
         assert {each.value for each in again.records} == {b"new"}
 
 
-@needs(SASL, ACLS)
+@needs(ACLS)
 @pytest_twisted.ensureDeferred
 async def test_it_takes_the_rights_read_and_describe(one_node, tmp_path):
     topics = [new_topic("unreadable") for _ in range(2)]

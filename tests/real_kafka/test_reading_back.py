@@ -18,7 +18,7 @@ from sampleapp_testing.broker_contract import KEYS, TIMESTAMPS, VALUES
 from tests.real_kafka.admin import new_topic
 from tests.real_kafka.reading import read_all
 from tests.real_kafka.service import for_each_version, in_thread, kafka_url, post, running
-from tests.real_kafka.versions import CODECS, codecs_of
+from tests.real_kafka.versions import CODECS
 from tests.support.brokers import record, settled, within
 
 PARTITIONS = 6
@@ -29,10 +29,10 @@ NAMES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"
 HEADERS = st.lists(st.tuples(NAMES, st.binary(max_size=20)), max_size=3).map(tuple)
 
 
-def read_back_property(version):
+def read_back_property():
     @settings(max_examples=40)
     @given(
-        codec=st.sampled_from(codecs_of(version)),
+        codec=st.sampled_from(CODECS),
         contents=st.lists(st.tuples(KEYS | TEXT_KEYS, VALUES, HEADERS, TIMESTAMPS), min_size=1, max_size=12),
     )
     @pytest_twisted.ensureDeferred
@@ -73,7 +73,7 @@ def partition_property():
 @for_each_version
 class ReadingBack:
     def __init_subclass__(cls):
-        cls.test_librdkafka_reads_what_was_published = read_back_property(cls.version)
+        cls.test_librdkafka_reads_what_was_published = read_back_property()
         cls.test_a_key_goes_to_the_partition_that_javas_and_librdkafkas_partitioner_choose = (
             partition_property()
         )

@@ -23,7 +23,7 @@ from tests.real_kafka.listeners import (
 )
 from tests.real_kafka.reading import read_all
 from tests.real_kafka.service import in_thread, kafka_url, post, ready, running
-from tests.real_kafka.versions import KRAFT, PEM, REAUTHENTICATION, SASL, SCRAM, TOKENS, needs
+from tests.real_kafka.versions import KRAFT, PEM, REAUTHENTICATION, SCRAM, needs
 from tests.support.brokers import Recorder, eventually, outcomes, record, within
 from tests.support.files import written
 from tests.support.secrets import secret
@@ -108,14 +108,12 @@ async def test_mutual_tls(one_node, certificates, said):
     )
 
 
-@needs(SASL)
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest_twisted.ensureDeferred
 async def test_sasl(one_node, mechanism, credentials, said):
     await assert_published(one_node, kafka_url(one_node, "SASL", sasl=mechanism, credentials=credentials()))
 
 
-@needs(TOKENS)
 @pytest_twisted.ensureDeferred
 async def test_a_token(one_node, tmp_path, said):
     path = written(tmp_path / "token", unsecured_token(until_s=time.time() + 60))
@@ -125,7 +123,6 @@ async def test_a_token(one_node, tmp_path, said):
     assert not [line for line in said if line and path.read_text() in line]
 
 
-@needs(TOKENS)
 @pytest_twisted.ensureDeferred
 async def test_a_token_that_has_expired(one_node, tmp_path, said):
     path = written(tmp_path / "token", unsecured_token(until_s=time.time() - 60))
@@ -165,7 +162,6 @@ async def test_sessions_that_end_after_a_while_cost_nothing(one_node, credential
     assert [line for line in said if line and ("No connection" in line or "still trying" in line)] == []
 
 
-@needs(SASL)
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest_twisted.ensureDeferred
 async def test_a_wrong_password(one_node, mechanism, credentials, said):
@@ -173,7 +169,6 @@ async def test_a_wrong_password(one_node, mechanism, credentials, said):
     await assert_told(one_node, said, url, r"user name|password|credentials")
 
 
-@needs(SASL)
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest_twisted.ensureDeferred
 async def test_a_user_that_there_is_not(one_node, mechanism, credentials, said):
@@ -196,7 +191,6 @@ async def test_sasl_where_there_is_none(one_node, credentials, said):
     await assert_told(one_node, said, url, r"SASL")
 
 
-@needs(SASL)
 @pytest_twisted.ensureDeferred
 async def test_no_credentials_where_they_are_required(one_node, said):
     await assert_told(one_node, said, kafka_url(one_node, "SASL"), r"SASL.*sasl=")

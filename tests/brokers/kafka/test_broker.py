@@ -387,17 +387,17 @@ async def test_the_service_serves_what_was_posted_to_it_from_kafka(shared, tmp_p
 
 # --- versions ------------------------------------------------------------------------------------------
 
-OLDEST = {PRODUCE: (0, 3), FETCH: (0, 4), LIST_OFFSETS: (0, 1), METADATA: (0, 4), INIT_PRODUCER_ID: (0, 0)}
-"""What Kafka 0.11 takes."""
+OLDEST = {PRODUCE: (0, 7), FETCH: (0, 10), LIST_OFFSETS: (0, 4), METADATA: (0, 7), INIT_PRODUCER_ID: (0, 1)}
+"""The versions that Kafka 2.1 supports."""
 
 
 @pytest.mark.parametrize(
     ("offered", "spoken"),
     [
-        (OLDEST, {PRODUCE: 3, FETCH: 4, LIST_OFFSETS: 1, METADATA: 4, INIT_PRODUCER_ID: 0}),
+        (OLDEST, {PRODUCE: 7, FETCH: 10, LIST_OFFSETS: 4, METADATA: 7, INIT_PRODUCER_ID: 1}),
         ({}, {PRODUCE: 8, FETCH: 13, LIST_OFFSETS: 5, METADATA: 12, INIT_PRODUCER_ID: 1}),
     ],
-    ids=["like 0.11", "the newest"],
+    ids=["like 2.1", "the newest"],
 )
 @pytest_twisted.ensureDeferred
 async def test_the_highest_version_that_both_sides_have_is_spoken(mock, offered, spoken):
@@ -420,10 +420,10 @@ async def test_the_highest_version_that_both_sides_have_is_spoken(mock, offered,
 @pytest.mark.parametrize(
     ("api_key", "versions", "said"),
     [
-        (PRODUCE, (0, 2), ["Produce", "0.11"]),
-        (FETCH, (0, 3), ["Fetch", "0.11"]),
-        (LIST_OFFSETS, (0, 0), ["ListOffsets", "0.11"]),
-        (METADATA, (0, 3), ["Metadata", "0.11"]),
+        (PRODUCE, (0, 2), ["Produce", "2.1"]),
+        (FETCH, (0, 3), ["Fetch", "2.1"]),
+        (LIST_OFFSETS, (0, 0), ["ListOffsets", "2.1"]),
+        (METADATA, (0, 3), ["Metadata", "2.1"]),
         (PRODUCE, (-1, -1), ["Produce", "controller"]),
     ],
 )

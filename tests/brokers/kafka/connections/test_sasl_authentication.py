@@ -115,7 +115,8 @@ async def test_a_broker_that_is_too_old_for_sasl():
     async with listening(FakeBroker(ranges=ranges | {17: (0, 0)}, mechanisms=["PLAIN"])) as port:
         reason = await Connecting(port, "kafka://?sasl=PLAIN").reason()
         assert reason.sentence == (
-            f"127.0.0.1:{port} does not support SaslAuthenticate requests: SASL needs Kafka 1.0 or newer."
+            f"127.0.0.1:{port} does not support SaslAuthenticate requests: "
+            "this service needs Kafka 2.1 or newer."
         )
         assert reason.incompatible
         async with connected(port) as inner:

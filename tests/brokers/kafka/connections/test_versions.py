@@ -67,10 +67,10 @@ async def test_a_broker_that_closes_the_connection_on_any_question_is_asked_eith
 @pytest.mark.parametrize(
     ("ranges", "what"),
     [
-        ({0: (0, 2)}, "supports Produce only up to version 2: this service needs Kafka 0.11 or newer."),
-        ({1: (0, 3)}, "supports Fetch only up to version 3: this service needs Kafka 0.11 or newer."),
-        ({2: (0, 0)}, "supports ListOffsets only up to version 0: this service needs Kafka 0.11 or newer."),
-        ({3: (0, 3)}, "supports Metadata only up to version 3: this service needs Kafka 0.11 or newer."),
+        ({0: (0, 2)}, "supports Produce only up to version 2: this service needs Kafka 2.1 or newer."),
+        ({1: (0, 3)}, "supports Fetch only up to version 3: this service needs Kafka 2.1 or newer."),
+        ({2: (0, 0)}, "supports ListOffsets only up to version 0: this service needs Kafka 2.1 or newer."),
+        ({3: (0, 3)}, "supports Metadata only up to version 3: this service needs Kafka 2.1 or newer."),
         ({0: (9, 20)}, "supports Produce only from version 9 on: upgrade this service."),
     ],
 )

@@ -202,7 +202,7 @@ def rejected_versions(peer: Peer, error: int) -> FailureReason:
     return FailureReason(
         sentence=(
             f"{peer.at} did not list the API versions that it supports ({ErrorCode.name_of(error)}): this "
-            "service needs Kafka 0.11 or newer, and a listener for clients."
+            "service needs Kafka 2.1 or newer, and a listener for clients."
         ),
         public=INCOMPATIBLE,
         lasting=True,
@@ -277,7 +277,7 @@ def _lacks(api: Api, spoken: tuple[int, int] | None) -> str:
         return f"does not support {api.name} requests: give a listener of a broker, not of a KRaft controller"
     lowest, highest = spoken
     if highest < api.lowest:
-        return f"supports {api.name} only up to version {highest}: this service needs Kafka 0.11 or newer"
+        return f"supports {api.name} only up to version {highest}: this service needs Kafka 2.1 or newer"
     return f"supports {api.name} only from version {lowest} on: upgrade this service"
 
 

@@ -332,7 +332,9 @@ def _lasting(sentence: str, *, is_rejection: bool = False) -> FailureReason:
 
 def _too_old(peer: Peer) -> FailureReason:
     return FailureReason(
-        sentence=f"{peer.at} does not support SaslAuthenticate requests: SASL needs Kafka 1.0 or newer.",
+        sentence=(
+            f"{peer.at} does not support SaslAuthenticate requests: this service needs Kafka 2.1 or newer."
+        ),
         public=INCOMPATIBLE,
         lasting=True,
         incompatible=True,

@@ -1,7 +1,7 @@
 """
 Encoding and decoding of Kafka's requests and answers, without I/O.
 
-Source: https://kafka.apache.org/protocol and the message schemas in Kafka's own repository. Kafka 0.11 to 4.x
+Source: https://kafka.apache.org/protocol and the message schemas in Kafka's own repository. Kafka 2.1 to 4.x
 support the chosen versions (KIP-896 removed older ones); flexible versions (KIP-482) are used only where
 they are needed. `codec` has the types and the base of all requests, which the other modules define.
 """
