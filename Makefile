@@ -1,22 +1,21 @@
 # Every target installs what it needs, given Python 3.11 or newer with venv, make, and a package index.
 #
 #   make run     the service on http://127.0.0.1:8080/, with its records in ./sampleapp.sqlite3
-#   make test    the tests (about four minutes, half of it for processes: the service, the command, and a
-#                mock Kafka cluster), without the few that are marked as slow. Those, too: python -m pytest
+#   make test    the tests, without the few that are marked as slow. Those, too: python -m pytest
 #   make test-kafka   the tests against Apache Kafka: the newest 4.x, and on 3.9 those that depend on the version
 #                (from Maven Central; needs Java 17 or newer, and Maven). All tests on other versions:
 #                make test-kafka KAFKA="2.8.2 3.0.2"
 #   make test-container   build and run the image by the steps of the Containerfile (needs Linux and root, no engine)
-#   make test-all     everything, on every installed Python and on Kafka 2.1 to 4.x (about two hours)
+#   make test-all     everything, on every installed Python and on Kafka 2.1 to 4.x
 #   make fuzz    random HTTP requests for a minute, compared with other servers; then random requests by
 #                schemathesis from /openapi.json. Longer, or repeated: make fuzz FUZZ='--seconds 3600 --seed 7'
-#   make chaos   two gateways on three Kafka nodes: faults for five minutes, and every response checked. Longer,
-#                repeated, or on another version: make chaos CHAOS='--minutes 30 --seed 7 --kafka 3.9.2'
+#   make chaos   two gateways on three Kafka nodes: faults, and every response checked. Longer, repeated, or
+#                on another version: make chaos CHAOS='--minutes 30 --seed 7 --kafka 3.9.2'
 #   make check   lint, typing, and the documentation with the commands and programs of its pages
 #   make docs    the documentation as HTML, in docs/_build/html (its tests are a part of make check)
 #   make dist    what a release publishes, built reproducibly and checked, in dist/ (needs git)
 #   make lock    the newest versions of what the service and `make dist` need, with hashes
-#   make bench   what the service costs on this machine, and Kafka with it (about forty minutes)
+#   make bench   what the service costs on this machine, and Kafka with it
 #   make clean   remove everything that the other targets have made
 
 PYTHON ?= python3

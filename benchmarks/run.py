@@ -6,7 +6,7 @@ of syncs is to mean anything (TMPDIR chooses another). Figures of different runs
 cannot be compared; the ratios within a run can. CPU time is that of the measured process alone. The load
 comes from one process, which is what bounds the requests a second of the cheapest answers.
 
-    make bench                              everything, about forty minutes
+    make bench                              everything
     python benchmarks/run.py --quick        to see that it works
     python benchmarks/run.py get producers  some of it
     python benchmarks/batches.py --help     what many messages in one request cost
