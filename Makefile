@@ -2,11 +2,11 @@
 #
 #   make run     the service on http://127.0.0.1:8080/, with its records in ./sampleapp.sqlite3
 #   make test    the tests, without the few that are marked as slow. Those, too: python -m pytest
-#   make test-kafka   the tests against Apache Kafka: the newest 4.x, and on 3.9 those that depend on the version
-#                (from Maven Central; needs Java 17 or newer, and Maven). All tests on other versions:
-#                make test-kafka KAFKA="2.8.2 3.0.2"
+#   make test-kafka   the tests against Apache Kafka that every commit must pass: the newest 4.x, and on 3.9 those
+#                that depend on the version (from Maven Central; needs Java 17 or newer, and Maven). All tests,
+#                on any versions: make test-kafka KAFKA="2.8.2 4.4.0"
 #   make test-container   build and run the image by the steps of the Containerfile (needs Linux and root, no engine)
-#   make test-all     everything, on every installed Python and on Kafka 2.1 to 4.x
+#   make test-all     what a release must pass: everything, on every installed Python and on Kafka 2.1 to 4.x
 #   make fuzz    random HTTP requests for a minute, compared with other servers; then random requests by
 #                schemathesis from /openapi.json. Longer, or repeated: make fuzz FUZZ='--seconds 3600 --seed 7'
 #   make chaos   two gateways on three Kafka nodes: faults, and every response checked. Longer, repeated, or
@@ -27,7 +27,7 @@ FUZZ ?=
 CHAOS ?=
 # Requests that schemathesis makes for each operation of /openapi.json.
 EXAMPLES ?= 200
-# Versions of Kafka for test-kafka; empty for those that every commit must pass.
+# Versions of Kafka for all tests of test-kafka; empty for what every commit must pass.
 KAFKA ?=
 # For test-all: versions for all tests, and old versions for the contract of brokers and for reading back.
 ALL_KAFKA ?= 2.8.2 3.9.2 4.4.0
@@ -71,13 +71,13 @@ test: $(DEV)/installed
 
 test-kafka: $(DEV)/installed
 	SAMPLEAPP_KAFKA_VERSIONS='$(KAFKA)' $(DEV)/bin/python -m pytest tests/real_kafka -v \
-	    --numprocesses 2 $(PYTEST_OPTIONS)
+	    --numprocesses 3 $(if $(KAFKA),,-m 'not release') $(PYTEST_OPTIONS)
 
 test-all: test test-container
 	$(MAKE) test-kafka KAFKA='$(ALL_KAFKA)'
 	SAMPLEAPP_KAFKA_VERSIONS='$(OLD_KAFKA)' $(DEV)/bin/python -m pytest \
 	    tests/real_kafka/test_contract.py tests/real_kafka/test_reading_back.py $(PYTEST_OPTIONS)
-	$(DEV)/bin/python -m tox run-parallel --parallel 2 --parallel-no-spinner
+	$(DEV)/bin/python -m tox run
 
 fuzz: $(DEV)/installed
 	$(DEV)/bin/python -m tests.fuzz.run $(FUZZ)

@@ -21,6 +21,9 @@ def pytest_configure(config):
     config.addinivalue_line(
         "markers", "one_version: runs with the newest version only, unless versions are named"
     )
+    config.addinivalue_line(
+        "markers", "release: not run by make test-kafka unless versions are named, as by make test-all"
+    )
 
 
 def pytest_collection_modifyitems(config, items):

@@ -22,6 +22,7 @@ LARGEST = 1_000_000_000
 SIZES = {"zstd": 700_000_000, "gzip": 100_000_000, "lz4": 100_000_000, "snappy": 100_000_000}
 pytestmark = [
     pytest.mark.one_version,
+    pytest.mark.release,
     pytest.mark.parametrize("codec", SIZES),
     needs(SKIPS_VALUES),
 ]

@@ -21,6 +21,7 @@ def test_every_promise_is_kept_while_everything_goes_wrong_that_may(version, tmp
     assert Chaos(version=version, seed=SEED, directory=tmp_path).run(seconds=SECONDS) == []
 
 
+@pytest.mark.release
 def test_gateways_that_lie_are_found_out(version, tmp_path):
     made = []
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 import re
 from importlib import metadata
 
+import pytest
+
 from tests.real_kafka.admin import new_topic
 from tests.real_kafka.cluster import Cluster
 from tests.real_kafka.service import post
 from tests.real_kafka.versions import SOFTWARE_NAME, needs
 from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.release
 
 
 @needs(SOFTWARE_NAME)

@@ -18,6 +18,8 @@ from tests.real_kafka.admin import new_topic
 from tests.real_kafka.service import in_thread, kafka_url, ready
 from tests.support.brokers import eventually, outcomes, record, within
 
+pytestmark = pytest.mark.release
+
 
 @asynccontextmanager
 async def running_ahead(cluster, ahead_s):

@@ -11,6 +11,8 @@ from tests.real_kafka.admin import new_topic
 from tests.real_kafka.service import consume
 from tests.real_kafka.writing import produce
 
+pytestmark = pytest.mark.release
+
 
 def test_a_topic_that_does_not_exist_is_a_failure(one_node):
     topic = new_topic("absent")

@@ -12,6 +12,8 @@ from tests.support.command import sampleapp
 from tests.support.copies import KINDS, copied, pipe
 from tests.support.live_service import LiveService
 
+pytestmark = pytest.mark.release
+
 # Kafka 4 takes no time that is more than an hour ahead.
 LINES = [each for each in KINDS if each.get("key") != "late"]
 

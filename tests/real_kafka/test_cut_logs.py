@@ -25,6 +25,8 @@ from tests.real_kafka.writing import produce
 from tests.support.event_streams import EventReader
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.release
+
 KEPT, LOST, NEW = 50, 100, 300
 OLD = KEPT + LOST
 KEYS = 10

@@ -21,7 +21,7 @@ from tests.real_kafka.service import post
 from tests.real_kafka.versions import ELECT_LEADERS, needs
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.one_version
+pytestmark = [pytest.mark.one_version, pytest.mark.release]
 
 PARTITIONS = 6
 SOON_S = 20

@@ -226,6 +226,7 @@ async def test_a_follower_that_was_too_slow_goes_on_with_the_first_record_that_i
 
 
 @pytest.mark.one_version
+@pytest.mark.release
 @needs(ELECT_LEADERS)
 @pytest_twisted.ensureDeferred
 async def test_nothing_is_missed_or_repeated_while_leaders_change(three_nodes):

@@ -15,7 +15,7 @@ from tests.real_kafka.reading import read_all
 from tests.real_kafka.service import post
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.one_version
+pytestmark = [pytest.mark.one_version, pytest.mark.release]
 
 DELIVERY_TIMEOUT_S = 3
 DRAIN_TIMEOUT_S = 3

@@ -14,6 +14,8 @@ from tests.real_kafka.service import connect, post, post_on
 from tests.real_kafka.versions import ACLS, SCRAM, needs
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.release
+
 # A batch of one record without headers: 61 bytes, and the record, whose own length, and that of the value,
 # take two or three bytes each for these sizes (zigzag varints), the other parts one, the empty key none.
 MAX_MESSAGE_BYTES = 20_000

@@ -30,7 +30,7 @@ from tests.support.files import written
 from tests.support.secrets import secret
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.one_version
+pytestmark = [pytest.mark.one_version, pytest.mark.release]
 
 OLD, NEW = (secret(each, "a password") for each in ("Xyzzy-43-do-not-show", "Plugh-44-do-not-show"))
 USER = "rotating"

@@ -19,7 +19,7 @@ from tests.support.pages import (
     topics_in,
 )
 
-pytestmark = pytest.mark.one_version
+pytestmark = [pytest.mark.one_version, pytest.mark.release]
 
 # An operator enables idempotency keys for a topic: the page about sending again does.
 OPTIONS = ["--idempotent-topic", "*"]

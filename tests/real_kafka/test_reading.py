@@ -200,6 +200,7 @@ async def test_a_batch_of_many_megabytes_is_read_page_by_page(one_node):
 
 
 @pytest.mark.one_version
+@pytest.mark.release
 @pytest_twisted.ensureDeferred
 async def test_nothing_is_lost_or_repeated_while_leaders_are_killed_and_frozen(three_nodes):
     topic = await in_thread(three_nodes.admin.create, new_topic("leaders"), partitions=6)

@@ -10,7 +10,7 @@ from tests.real_kafka.service import get_readings, post, wait_for_line, wait_for
 from tests.real_kafka.writing import produce
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.one_version
+pytestmark = [pytest.mark.one_version, pytest.mark.release]
 
 PARTITIONS = 6
 KEYS = 600

@@ -9,6 +9,8 @@ from tests.real_kafka.service import get_readings, wait_for_line, wait_for_readi
 from tests.real_kafka.versions import TOPIC_IDS, needs
 from tests.real_kafka.writing import produce
 
+pytestmark = pytest.mark.release
+
 
 def write(cluster, topic, name, count):
     """Write that many readings, and return them."""

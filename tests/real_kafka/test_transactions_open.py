@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.real_kafka.admin import new_topic
 from tests.real_kafka.service import get_readings, wait_for_line, wait_for_readings
 from tests.real_kafka.writing import open_transaction, produce
+
+pytestmark = pytest.mark.release
 
 
 def test_at_the_start_the_log_and_the_503_name_where_it_begins(one_node, start_service):

@@ -12,7 +12,7 @@ from tests.real_kafka.reading import read_all
 from tests.real_kafka.service import get_readings, post, wait_for_readings, wait_until_ready
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.one_version
+pytestmark = [pytest.mark.one_version, pytest.mark.release]
 
 # Far from both the 2 s that an answer takes then, and the 30 s for which a record waits otherwise.
 SOON_S = 8
