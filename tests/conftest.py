@@ -19,7 +19,7 @@ REAL_KAFKA = Path(__file__).with_name("real_kafka")
 CONTAINER = Path(__file__).with_name("container")
 
 hypothesis.settings.register_profile(
-    "default",
+    "all",
     # Deferreds wait for the reactor and the disk: how long an example takes says nothing here.
     deadline=None,
     # The examples on disk would make a run depend on the runs before it.
@@ -27,7 +27,9 @@ hypothesis.settings.register_profile(
     # A busy machine is slow to draw examples, which is no fault of the strategy.
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
-hypothesis.settings.load_profile("default")
+# Most faults show in a few examples; --hypothesis-profile=all looks for the rare ones, for many minutes.
+hypothesis.settings.register_profile("few", hypothesis.settings.get_profile("all"), max_examples=10)
+hypothesis.settings.load_profile("few")
 
 
 def _names(config, directory):

@@ -80,7 +80,10 @@ def _read_back_property() -> Any:
     the tests of two brokers cannot share one.
     """
 
-    @settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+    # Each example takes a broker, so that there are fewer than the profile has; that of Hypothesis has 100.
+    @settings(
+        max_examples=max(10, settings().max_examples // 4), suppress_health_check=[HealthCheck.too_slow]
+    )
     @given(
         contents=st.lists(st.tuples(KEYS, VALUES, HEADERS, TIMESTAMPS), max_size=12),
         how=st.sampled_from(["one after the other", "at the same time", "in one call"]),

@@ -7,7 +7,7 @@ import re
 from contextlib import closing
 
 import treq.testing
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
@@ -22,6 +22,7 @@ from sampleapp.errors import UnknownTopic
 from sampleapp.model import ConsumerRecord, Record, RecordMetadata
 from sampleapp.web import SampleApp
 from tests.support import strategies
+from tests.support.examples import examples
 from tests.support.planned_outcomes import PlannedBroker, plans
 
 
@@ -189,7 +190,7 @@ def is_text(header, names):
     return [each for each, _ in names].count(name) == 1
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(sent=st.lists(st.tuples(small, small, headers), min_size=1, max_size=5), limit=st.integers(1, 3))
 def test_any_records_are_read_as_they_are_by_page_and_by_stream(sent, limit):
     clock = Clock()

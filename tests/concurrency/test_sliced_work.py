@@ -5,13 +5,13 @@ from __future__ import annotations
 from weakref import WeakSet
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 from twisted.internet.task import Clock
 
 from sampleapp.concurrency.slices import Rounds, SlicedWork
 from tests.support.clocks import ClockInTurns
+from tests.support.examples import examples
 
 
 def worker(clock, delays, **rest):
@@ -189,9 +189,7 @@ class RoundsMachine(RuleBasedStateMachine):
 
 
 def test_members_that_stay_are_visited_whatever_happens(no_failure_is_lost):
-    run_state_machine_as_test(
-        RoundsMachine, settings=settings(max_examples=60, stateful_step_count=25, deadline=None)
-    )
+    run_state_machine_as_test(RoundsMachine, settings=examples(60, stateful_step_count=25))
     assert {failure.type for failure in no_failure_is_lost} <= {ValueError}
     no_failure_is_lost.clear()
 

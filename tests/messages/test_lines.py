@@ -8,13 +8,14 @@ import weakref
 from itertools import pairwise, product
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sampleapp.errors import InvalidMessage, MalformedMessage, MessageError, TopicNotAuthorized
 from sampleapp.messages.lines import MOST_FAULTS, MOST_TOPICS, MessageLines
 from sampleapp.messages.parsing import parse_message, record_of
 from tests.support import strategies
+from tests.support.examples import examples
 
 NOW_MS = 1_700_000_000_000
 TRACE = (("traceparent", b"00-1"),)
@@ -264,7 +265,7 @@ def test_a_line_may_be_as_long_as_a_message_and_no_longer():
 
 
 @given(st.lists(st.integers(999, 1001), min_size=1, max_size=4), sizes)
-@settings(max_examples=20)
+@examples(20)
 def test_a_message_with_too_many_headers_is_named_among_others(counts, size):
     listed = [
         {"topic": "t", "content": "c", "headers": {f"h{n}": "v" for n in range(count)}} for count in counts

@@ -6,7 +6,7 @@ import json
 from base64 import b64decode, b64encode
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -15,6 +15,7 @@ from sampleapp.errors import InvalidMessage, MalformedMessage
 from sampleapp.messages.parsing import parse_message, record_of
 from sampleapp.model import MOST_HEADERS, Message, Record
 from tests.support import strategies
+from tests.support.examples import examples
 
 ABSENT = object()
 MEMBERS = (
@@ -232,7 +233,7 @@ def told_of(body):
     is_repeated=st.booleans(),
     value=st.sampled_from(['""', '"\\""', "1", "[[]]", r'"\ud800"']),
 )
-@settings(max_examples=50)
+@examples(50)
 def test_a_message_has_1000_headers_at_most(is_large, count, is_repeated, value):
     names = ["h"] * count if is_repeated else [f"h{n}" for n in range(count)]
     headers = ",".join(f'"{name}":{value}' for name in names)
@@ -472,7 +473,7 @@ def test_null_as_content_is_rejected_without_a_way_to_send_it():
     st.sampled_from(["/", r"\/", r"\u002f"]),
     st.booleans(),
 )
-@settings(max_examples=50)
+@examples(50)
 def test_bytes_are_read_from_base64(content, key, others, slash, is_large):
     members = {"topic": "t", "content_base64": b64encode(content).decode(), **others}
     if key is not ABSENT:
@@ -584,7 +585,7 @@ def wrong_pairs(pairs):
     return {f"/headers_base64/{index}" for index, is_right in enumerate(right) if not is_right}
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(members)
 def test_the_faults_are_exactly_those_that_the_rules_name(document):
     wrong = {f"/{name}" for name in document if name not in MEMBERS} | wrong_texts(document)
@@ -612,7 +613,7 @@ def test_the_faults_are_exactly_those_that_the_rules_name(document):
         assert message.timestamp == document.get("timestamp", UNSET)
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(members, strategies.texts)
 def test_a_large_message_is_accepted_exactly_if_a_small_one_is(document, text):
     def outcome(content):
@@ -678,7 +679,7 @@ written_members = st.one_of(
 )
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(st.lists(written_members, max_size=4))
 @example([("timestamp", "1e12"), ("timestamp", "2e12")])
 @example([("headers", "{}"), ("headers", "{}")])

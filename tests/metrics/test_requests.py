@@ -7,7 +7,7 @@ from collections import Counter
 from http import HTTPStatus
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sampleapp.errors import BufferFull, UnknownTopic
@@ -16,6 +16,7 @@ from sampleapp.model import RecordMetadata
 from sampleapp.web import Batch, Exchange, Response, TopicTotal
 from sampleapp.web.server import Peer
 from tests.metrics.service import MeasuredService, of
+from tests.support.examples import examples
 from tests.support.in_memory import ManualBroker, request_bytes
 from tests.web.http import JSON, raw
 
@@ -53,7 +54,7 @@ def status_in(sent):
     return sent[9:12].decode()
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(st.lists(REQUESTS, max_size=12))
 def test_every_answer_counts_once_under_names_that_callers_cannot_make_up(requests):
     service = MeasuredService()
@@ -77,7 +78,7 @@ def test_every_answer_counts_once_under_names_that_callers_cannot_make_up(reques
     assert sum(of(counted, "sampleapp_problems_total").values()) == problems
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(st.lists(st.sampled_from(DELAYS_S), max_size=20))
 def test_durations_are_those_from_the_header_to_the_answer(delays):
     broker = ManualBroker()

@@ -10,12 +10,13 @@ from itertools import islice
 from zlib import crc32
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sampleapp.readings import NotAReading, Readings
 from sampleapp.readings.collection import parse_number, parse_numbers
 from tests.support import strategies
+from tests.support.examples import examples
 from tests.support.readings import apply_next, reading_record
 
 
@@ -323,7 +324,7 @@ _ENCODE_ALL = st.tuples(st.just("represent"), st.sampled_from([1, 2]))
 _STEPS = st.lists(st.one_of(*[_READ] * 6, _TAKE, _ENCODE, _ENCODE_ALL), min_size=20, max_size=80)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(small_blocks, _STEPS)
 def test_a_snapshot_is_the_state_of_its_moment_whatever_changes_before_it_is_encoded(block_readings, steps):
     """Several of them overlap, and now and then everything is encoded at once."""

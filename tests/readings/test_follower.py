@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 from twisted.internet.defer import CancelledError, Deferred, succeed
@@ -20,6 +19,7 @@ from sampleapp.model import Record
 from sampleapp.readings import Readings
 from sampleapp.readings.follower import ReadingsFollower
 from tests.support import strategies
+from tests.support.examples import examples
 from tests.support.in_memory import ManualBroker
 from tests.support.readings import reading_record
 
@@ -105,7 +105,7 @@ class FollowerMachine(RuleBasedStateMachine):
 
 
 TestFollowerMachine = FollowerMachine.TestCase
-TestFollowerMachine.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
+TestFollowerMachine.settings = examples(50, stateful_step_count=30)
 
 
 def test_nothing_is_served_before_what_was_there_at_the_start_has_been_read():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import string
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.testing import MemoryReactorClock
 from twisted.python.usage import UsageError
@@ -21,6 +21,7 @@ from sampleapp.client import parse_base_url
 from sampleapp.errors import StartUpError
 from sampleapp.service.assembly import build
 from sampleapp.service.command_line import CommandLine
+from tests.support.examples import examples
 from tests.support.logs import logged_lines
 
 LETTERS = string.ascii_letters + string.digits
@@ -110,7 +111,7 @@ def said_about(arguments, environ):
     secret=SECRETS,
     option_and_form=st.sampled_from([(option, form) for option, forms in OPTIONS.items() for form in forms]),
 )
-@settings(max_examples=400)
+@examples(400)
 def test_no_rejection_of_an_option_repeats_a_secret_in_it(secret, option_and_form):
     option, form = option_and_form
     value = form.replace("SECRET", secret)
@@ -173,7 +174,7 @@ def said_about_file(directory, text):
         [(name, member) for name in TABLES for member in TABLES[name][0].__struct_fields__]
     ),
 )
-@settings(max_examples=400)
+@examples(400)
 def test_no_mistake_in_the_callers_file_repeats_a_secret(tmp_path_factory, secret, value, place):
     name, member = place
     members = TABLES[name][1]

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.endpoints import quoteStringArgument, serverFromString
 from twisted.internet.interfaces import IStreamServerEndpoint
@@ -17,6 +17,7 @@ from sampleapp.errors import StartUpError
 from sampleapp.service.listener import Listener
 from sampleapp.tls.https_arguments import HTTPSArguments
 from tests.support.certificates import Authority
+from tests.support.examples import examples
 
 # The characters with a meaning in descriptions, and some others of file names.
 NAMES = st.text(alphabet="ab:=\\ .,é'\"%{}", min_size=1, max_size=12).filter(
@@ -33,7 +34,7 @@ def pair():
 
 
 @given(data=st.data())
-@settings(max_examples=60)
+@examples(60)
 def test_arguments_are_taken_in_any_order_and_with_any_file_name(data, pair):
     issued, authority = pair
     names = data.draw(st.lists(NAMES, min_size=4, max_size=4, unique=True))

@@ -7,12 +7,13 @@ import json
 from hashlib import sha256
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.web.server import Site
 
 from tests.support import strategies
 from tests.support.callers import FULL, bearer, by, caller, token_of
+from tests.support.examples import examples
 from tests.support.in_memory import Connection, InMemoryService, ManualBroker, PromptBroker, request_bytes
 from tests.web.http import JSON, MESSAGE, assert_problem, chunked, raw
 from tests.web.test_twisted_web import BODIES, CONTENT_TYPES, METHODS, TARGETS, BothWays
@@ -111,7 +112,7 @@ def test_the_scheme_has_no_case(both, value):
     assert both.send(request_bytes("GET", "/", [(b"Authorization", value)])).status == 200
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(st.lists(strategies.field_bytes | st.binary(max_size=20).map(lambda b: b"Bearer " + b), max_size=3))
 @example([b"Bearer \xff"])
 @example([b"Bearer " + b"a" * 8000])

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from tests.support.callers import by, caller
+from tests.support.examples import examples
 from tests.support.in_memory import InMemoryService, ManualBroker, request_bytes
 from tests.web.http import JSON
 
@@ -147,4 +147,4 @@ class Reloads(RuleBasedStateMachine):
 
 
 TestReloads = Reloads.TestCase
-TestReloads.settings = settings(max_examples=60, stateful_step_count=30)
+TestReloads.settings = examples(60, stateful_step_count=30)

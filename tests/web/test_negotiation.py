@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sampleapp.web.negotiation import asks_for_stream, choose_version
 from tests.support import strategies
+from tests.support.examples import examples
 
 V2 = b"application/vnd.sampleApp.v2+json"
 
@@ -73,7 +74,7 @@ def version_by_meaning(elements):
     return 2
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(strategies.accept_elements)
 def test_any_header_by_the_grammar_is_read_by_its_meaning(elements):
     accept = ",".join(element.text for element in elements).encode("ascii")
@@ -105,7 +106,7 @@ def version_by_expressions(accept):
     return version_by_meaning(elements)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(strategies.accept_like | strategies.field_bytes)
 @example(V2 + b';a="\\""')
 @example(V2 + b";q=1;;")

@@ -11,11 +11,12 @@ import sys
 from collections import deque
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.internet.task import Clock
 
 from sampleapp.brokers.memory import MemoryBroker
+from tests.support.examples import examples
 from tests.support.in_memory import InMemoryService
 
 MOST_CALLS = 50_000
@@ -299,7 +300,7 @@ of_pipelines = st.builds(
 
 
 @pytest.mark.slow
-@settings(max_examples=150)
+@examples(150)
 @given(data=st.one_of(of_paths, of_fields, of_many_fields, of_chunks, of_bodies, of_lines, of_pipelines))
 @example(
     data=request("/topics/t", ["Transfer-Encoding: chunked"], chunks("x" * 50_000, 1, "", ""), length=False)

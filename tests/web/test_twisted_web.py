@@ -15,7 +15,7 @@ from http import HTTPStatus
 from itertools import product
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.task import Clock
 from twisted.web.resource import Resource
@@ -26,6 +26,7 @@ from sampleapp.web.responses import Response
 from sampleapp.web.twisted_web import RequestResource
 from tests.support import strategies
 from tests.support.callers import FULL, by, caller
+from tests.support.examples import examples
 from tests.support.in_memory import Connection, InMemoryService, ManualBroker, PromptBroker, request_bytes
 from tests.support.streams import Source, body_of, unchunked
 from tests.web.http import JSON, MESSAGE, same_answer
@@ -307,7 +308,7 @@ requests = st.tuples(
 )
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(requests)
 def test_any_request_is_answered_alike(both, request):
     method, target, headers, body = request

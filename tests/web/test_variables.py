@@ -10,7 +10,7 @@ import json
 from urllib.parse import quote
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
@@ -22,6 +22,7 @@ from sampleapp.web import HTTPServer, response_to_failure
 from sampleapp.web.errors import problem_response
 from sampleapp.web.responses import json_response
 from sampleapp.web.routing import AccessPolicy, App, RouteTable
+from tests.support.examples import examples
 from tests.support.in_memory import Connection, request_bytes
 from tests.web.http import assert_problem, same_answer
 
@@ -225,7 +226,7 @@ def test_any_text_is_the_variable_that_was_encoded(both, text):
     assert (answer.status, json.loads(answer.body)) == (200, ["delete", text])
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(
     st.sampled_from(["GET", "HEAD", "POST", "DELETE", "OPTIONS", "PUT", "post"]),
     st.lists(

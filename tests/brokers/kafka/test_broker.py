@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 import pytest
 import pytest_twisted
 import treq
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet import reactor
 from twisted.internet.threads import deferToThread
@@ -28,6 +28,7 @@ from sampleapp.model import Verdicts
 from sampleapp_testing.broker_contract import KEYS, TIMESTAMPS, VALUES, BrokerContract, new_topic
 from tests.support import strategies
 from tests.support.brokers import content, eventually, everything, record, settled, within
+from tests.support.examples import examples
 from tests.support.faster_time import FasterReactor
 from tests.support.in_memory import InMemoryService, request_bytes
 from tests.support.kafka_log import log_of, produced, topics_of
@@ -117,7 +118,7 @@ def assert_found(sent, answers, log):
 # --- what is written, and where ------------------------------------------------------------------------
 
 
-@settings(max_examples=15)
+@examples(15)
 @given(
     contents=st.lists(st.tuples(KEYS, VALUES, HEADERS, TIMESTAMPS), min_size=1, max_size=12),
     compression=st.sampled_from(sorted(CODECS)),
@@ -133,7 +134,7 @@ async def test_librdkafka_reads_each_record_as_it_was_published_where_the_answer
     assert_found(sent, answers, await log_of(shared.bootstrap, topic))
 
 
-@settings(max_examples=8)
+@examples(8)
 @given(
     contents=st.lists(st.tuples(KEYS, VALUES, HEADERS, TIMESTAMPS), min_size=1, max_size=12),
     count=st.sampled_from([0, 3000]),
@@ -242,7 +243,7 @@ async def test_a_following_reads_what_librdkafka_publishes(shared, compression):
     assert sorted(r.value for r in read) == sorted(value for _, value in contents)
 
 
-@settings(max_examples=8)
+@examples(8)
 @given(
     keys=st.lists(st.binary(max_size=30), min_size=1, max_size=200, unique=True),
     partitions=st.integers(min_value=1, max_value=20),
@@ -320,7 +321,7 @@ async def test_without_idempotence_nothing_is_numbered(mock):
 # --- over HTTP -----------------------------------------------------------------------------------------
 
 
-@settings(max_examples=8)
+@examples(8)
 @given(messages=st.lists(st.tuples(strategies.keys, strategies.texts), min_size=1, max_size=8))
 @pytest_twisted.ensureDeferred
 async def test_a_post_is_answered_with_the_place_where_librdkafka_finds_its_text(shared, messages):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.internet.defer import CancelledError
 from twisted.logger import LogLevel, formatEvent
@@ -32,6 +32,7 @@ from sampleapp.errors import (
 from sampleapp.messages.idempotency_key import IdempotencyScope
 from sampleapp.model import RecordMetadata, ReplayedRecord
 from tests.support.brokers import record
+from tests.support.examples import examples
 from tests.support.kafka_simulator import Cluster, Fate, SimulatedClient, reason
 from tests.support.logs import logged
 
@@ -129,7 +130,7 @@ def warnings(events):
 RETENTIONS_MS = st.sampled_from([-1, 0, 3000, DAY_MS - 1, DAY_MS, 7 * DAY_MS]) | st.integers(-1, 2**63 - 1)
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(
     policy=st.sampled_from(["delete", "compact", "compact,delete", "delete,compact", ""]),
     retention_ms=RETENTIONS_MS,

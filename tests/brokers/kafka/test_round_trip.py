@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sampleapp.brokers.kafka.batches import Codec
 from tests.brokers.kafka.producer.world import TIMEOUT_S, World, assert_true
+from tests.support.examples import examples
 from tests.support.kafka_simulator import Fate, FollowingSetup
 
 COUNT = 20
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(fates=st.lists(st.sampled_from(list(Fate)), max_size=30), codec=st.sampled_from(list(Codec)))
 def test_a_following_is_told_exactly_what_the_producer_has_stored(fates, codec):
     world = World(partitions=3, brokers=(1, 2), codec=codec)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from twisted.internet.defer import Deferred
@@ -14,6 +13,7 @@ from sampleapp.brokers.shared.following import LogSubscriptions, Page, ReadError
 from sampleapp.brokers.shared.health import HealthTracker
 from sampleapp.model import EARLIEST, ConsumerRecord, FromEnd, FromOffset
 from sampleapp_testing import PositionRecorder, Recorder
+from tests.support.examples import examples
 
 PAGE, SLICE = 5, 2
 
@@ -146,7 +146,7 @@ class FollowingMachine(RuleBasedStateMachine):
 
 
 TestFollowingMachine = FollowingMachine.TestCase
-TestFollowingMachine.settings = settings(max_examples=150, stateful_step_count=30)
+TestFollowingMachine.settings = examples(150, stateful_step_count=30)
 
 
 def followed(log, observer, *, partition=None):

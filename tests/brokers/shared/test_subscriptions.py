@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from twisted.internet.defer import Deferred, succeed
 
 from sampleapp.brokers.shared.following import Subscriptions
+from tests.support.examples import examples
 
 
 class Subscription:
@@ -90,7 +90,7 @@ class FollowingsMachine(RuleBasedStateMachine):
 
 
 TestFollowingsMachine = FollowingsMachine.TestCase
-TestFollowingsMachine.settings = settings(max_examples=50, stateful_step_count=20)
+TestFollowingsMachine.settings = examples(50, stateful_step_count=20)
 
 
 def test_the_list_of_those_that_run_is_the_callers_own():

@@ -7,7 +7,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from twisted.internet.defer import CancelledError, fail, succeed
@@ -24,6 +23,7 @@ from sampleapp.errors import BrokerUnavailable, LeaseLost, UnknownIds
 from sampleapp.model import ALL, Acknowledged, Verdicts
 from sampleapp_testing import failures_collected
 from tests.support.brokers import record
+from tests.support.examples import examples
 from tests.support.sqlite import OwnConnection, other_connection
 
 ATTEMPTS = 3
@@ -448,6 +448,6 @@ class SQLiteMachine(WorkMachine):
 
 
 TestMemory = MemoryMachine.TestCase
-TestMemory.settings = settings(max_examples=30, stateful_step_count=40)
+TestMemory.settings = examples(30, stateful_step_count=40)
 TestSQLite = SQLiteMachine.TestCase
-TestSQLite.settings = settings(max_examples=30, stateful_step_count=30)
+TestSQLite.settings = examples(30, stateful_step_count=30)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 import pytest_twisted
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, given
 from hypothesis import strategies as st
 from twisted.internet.defer import CancelledError
 from twisted.python.failure import Failure
@@ -20,6 +20,7 @@ from sampleapp.brokers.sqlite import database, reader, store, writer
 from sampleapp.errors import PublishError
 from sampleapp.model import Lease, ReadRequest, ReadResult, RecordMetadata
 from tests.support.brokers import Recorder, eventually, everything, outcomes, record, within
+from tests.support.examples import examples
 from tests.support.faster_time import FasterReactor
 from tests.support.sqlite import new_broker, sqlite_error
 
@@ -229,10 +230,8 @@ def nothing_waits(broker):
 
 # One that fails is printed as it is: to make it smaller takes longer than a test may.
 @pytest.mark.slow
-@settings(
-    max_examples=100,
-    phases=[Phase.explicit, Phase.generate],
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+@examples(
+    100, phases=[Phase.explicit, Phase.generate], suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(faulty=faulty, calls=calls, is_stopped_with_it=st.booleans())
 @pytest_twisted.ensureDeferred

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 import pytest_twisted
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from twisted.internet.defer import Deferred
@@ -28,6 +28,7 @@ from tests.support.brokers import (
     settled,
     within,
 )
+from tests.support.examples import examples
 from tests.support.sqlite import new_broker, other_connection, running, stored
 
 
@@ -122,7 +123,7 @@ class LogMachine(RuleBasedStateMachine):
 
 
 TestLogMachine = LogMachine.TestCase
-TestLogMachine.settings = settings(max_examples=25, stateful_step_count=15)
+TestLogMachine.settings = examples(25, stateful_step_count=15)
 
 
 @pytest_twisted.ensureDeferred
@@ -171,7 +172,7 @@ _small = st.none() | st.binary(max_size=6) | st.just(bytes(300))
 _some_headers = st.sampled_from([()] * 20 + [(("a", b"1"), ("ü", b"\0")), (("a", bytes(300)),)])
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(st.lists(st.tuples(_small, _small, st.integers(-5, 5), _some_headers), max_size=30), st.integers(1, 9))
 def test_a_page_of_any_records_holds_what_was_published(contents, max_records):
     with tempfile.TemporaryDirectory() as directory:

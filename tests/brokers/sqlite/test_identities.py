@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import pytest_twisted
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
@@ -22,6 +22,7 @@ from sampleapp.errors import BrokerUnavailable, OutcomeUnknown, PublishError, Re
 from sampleapp.model import RecordMetadata, ReplayedRecord
 from sampleapp_testing import identity
 from tests.support.brokers import eventually, everything, outcomes, record, settled, within
+from tests.support.examples import examples
 from tests.support.faster_time import FasterReactor
 from tests.support.sqlite import other_connection, running, stored
 
@@ -429,7 +430,7 @@ failing = st.dictionaries(
 """Which commits fail, by how many come before them."""
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(calls=calls, failing=failing)
 @pytest_twisted.ensureDeferred
 async def test_each_id_is_published_once_where_each_answer_says(small_steps, own_connection, calls, failing):

@@ -7,7 +7,6 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
@@ -18,6 +17,7 @@ from sampleapp.errors import RecordTooLarge
 from sampleapp.model import ReplayedRecord
 from sampleapp_testing import identity
 from tests.support.brokers import record
+from tests.support.examples import examples
 from tests.support.sqlite import OwnConnection, other_connection
 
 WINDOW_S = 100
@@ -205,4 +205,4 @@ class IdentitiesMachine(RuleBasedStateMachine):
 
 
 TestIdentities = IdentitiesMachine.TestCase
-TestIdentities.settings = settings(max_examples=20, stateful_step_count=25)
+TestIdentities.settings = examples(20, stateful_step_count=25)

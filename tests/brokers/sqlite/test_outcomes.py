@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 import pytest_twisted
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from sampleapp.brokers.sqlite import writer
 from sampleapp.errors import BrokerUnavailable, BufferFull, OutcomeUnknown, PublishError, RecordTooLarge
 from sampleapp.model import RecordMetadata
 from tests.support.brokers import everything, outcomes, record
+from tests.support.examples import examples
 from tests.support.faster_time import FasterReactor
 from tests.support.sqlite import running
 
@@ -36,7 +37,7 @@ def small_steps(monkeypatch):
     monkeypatch.setattr(writer, "_WEIGHED_AT_ONCE", 5)
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(calls=calls, failing=failing, buffer_records=st.sampled_from([10, 40, 10_000]))
 @pytest_twisted.ensureDeferred
 async def test_each_outcome_is_true(small_steps, own_connection, calls, failing, buffer_records):

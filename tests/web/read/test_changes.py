@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
@@ -15,6 +14,7 @@ from sampleapp.web.read.registry import RIGHT_LOST, StreamKind
 from tests.support import strategies
 from tests.support.callers import FULL, by, caller
 from tests.support.event_streams import EventReader
+from tests.support.examples import examples
 from tests.support.faults import require_for_faults
 from tests.support.in_memory import InMemoryService, request_bytes
 from tests.support.simulated_socket import Link
@@ -469,7 +469,7 @@ class ChangesMachine(RuleBasedStateMachine):
 
 
 TestChangesMachine = ChangesMachine.TestCase
-TestChangesMachine.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
+TestChangesMachine.settings = examples(25, stateful_step_count=30)
 
 
 def change_with(fault, monkeypatch):

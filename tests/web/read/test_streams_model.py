@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tests.support.examples import examples
 from tests.support.stream_clients import StreamService
 
 KEYS = (None, b"a", b"b")
@@ -149,4 +149,4 @@ class Streams(RuleBasedStateMachine):
 
 
 TestStreams = Streams.TestCase
-TestStreams.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
+TestStreams.settings = examples(25, stateful_step_count=30)

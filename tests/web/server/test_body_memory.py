@@ -9,7 +9,6 @@ import random
 import sys
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -27,6 +26,7 @@ from sampleapp.web.errors import BodyMemoryOfCallerFull
 from sampleapp.web.server import BodyMemory
 from sampleapp.web.server.body import MemoryReservation
 from tests.support.callers import by, caller
+from tests.support.examples import examples
 from tests.support.in_memory import InMemoryService, ManualBroker, PromptBroker, request_bytes
 from tests.web.http import JSON, MESSAGE, NDJSON, assert_problem, chunked
 from tests.web.publish.test_batches import ServiceInTurns
@@ -696,4 +696,4 @@ def test_all_memory_is_given_back_and_never_more_is_taken_whatever_clients_broke
     no_failure_is_lost, monkeypatch
 ):
     monkeypatch.setattr(Bodies, "failures", no_failure_is_lost)
-    run_state_machine_as_test(Bodies, settings=settings(max_examples=60, stateful_step_count=25))
+    run_state_machine_as_test(Bodies, settings=examples(60, stateful_step_count=25))

@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from unittest.mock import patch
 from zlib import crc32
 
-from hypothesis import Phase, settings
+from hypothesis import Phase
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -30,6 +30,7 @@ from twisted.internet.defer import Deferred
 from sampleapp.errors import BrokerUnavailable
 from sampleapp.model import RecordMetadata
 from sampleapp_testing import failures_collected
+from tests.support.examples import examples
 from tests.support.in_memory import InMemoryService, ManualBroker
 from tests.support.simulated_socket import Link, end_of_client, unread_by_client
 
@@ -428,7 +429,5 @@ def test_a_connection_keeps_its_promises_whatever_client_broker_and_clock_do():
     run_state_machine_as_test(
         ConnectionMachine,
         # A history that fails is printed as it is: to make it smaller takes longer than a test may.
-        settings=settings(
-            max_examples=40, stateful_step_count=30, phases=[Phase.explicit, Phase.reuse, Phase.generate]
-        ),
+        settings=examples(40, stateful_step_count=30, phases=[Phase.explicit, Phase.reuse, Phase.generate]),
     )

@@ -11,7 +11,7 @@ import tracemalloc
 import zlib
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.task import Clock
 from twisted.web.server import Site
@@ -23,6 +23,7 @@ from sampleapp.web.responses import json_response
 from sampleapp.web.routing import AccessPolicy, App
 from sampleapp.web.server.content_coding import CodedBody
 from tests.support.callers import by, caller
+from tests.support.examples import examples
 from tests.support.in_memory import Connection, InMemoryService, PromptBroker, request_bytes
 from tests.support.requests import cut
 from tests.web.http import JSON, MESSAGE, assert_problem, chunked, raw
@@ -175,7 +176,7 @@ def coded(draw):
     return content, name, b"".join(draw(code(part)) for part in parts)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(coded(), st.sampled_from(["own", "twisted.web"]), st.data())
 def test_any_body_in_any_coding_and_any_segments_arrives_as_it_was(body, way, data):
     content, name, body = body

@@ -6,10 +6,11 @@ import json
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support import strategies
+from tests.support.examples import examples
 from tests.support.in_memory import InMemoryService, PromptBroker, request_bytes
 from tests.web.http import CHUNKED, JSON, MESSAGE, chunked
 
@@ -56,7 +57,7 @@ def without_dates(data):
     return re.sub(rb"\r\nDate: [^\r]*", b"", data)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(st.lists(good_requests, min_size=1, max_size=5).map(Exchange), st.data())
 def test_requests_are_answered_alike_whole_byte_by_byte_and_cut_anywhere(exchange, data):
     cuts = sorted(data.draw(st.lists(st.integers(0, len(exchange.data)), max_size=8)))

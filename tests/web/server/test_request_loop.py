@@ -12,7 +12,7 @@ from http import HTTPStatus
 from itertools import cycle, islice, pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred, fail, succeed
@@ -27,6 +27,7 @@ from sampleapp.web import HTTPServer, Limits, response_to_failure
 from sampleapp.web.errors import problem_response
 from sampleapp.web.responses import Event, Response
 from tests.support.clocks import ClockInTurns
+from tests.support.examples import examples
 from tests.support.in_memory import Connection, InMemoryService, ManualBroker, request_bytes
 from tests.support.streams import Source
 from tests.support.waiting import wait_until
@@ -144,7 +145,7 @@ def statuses(data):
     return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d+) ", data)]
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(ways=st.lists(st.sampled_from(sorted(WAYS)), min_size=1, max_size=8))
 def test_no_answer_deepens_the_stack_and_each_request_of_a_long_pipeline_is_answered(ways):
     handlers = Handlers()

@@ -8,11 +8,12 @@ from functools import partial
 from zlib import crc32
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.defer import Deferred, succeed
 
 from sampleapp.model import RecordMetadata
+from tests.support.examples import examples
 from tests.support.in_memory import InMemoryService, ManualBroker
 from tests.support.requests import pipelines, segments
 from tests.support.simulated_socket import Link
@@ -92,7 +93,7 @@ def send_some(link, left, chance):
     link.send(*[left.popleft() for _ in range(chance.randint(1, len(left)))])
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(clients(), st.sampled_from([Broker, LateBroker]), st.randoms(use_true_random=False))
 def test_however_requests_are_cut_and_answers_taken_and_published_the_answers_are_the_same(
     plans, broker, chance
@@ -119,7 +120,7 @@ def test_however_requests_are_cut_and_answers_taken_and_published_the_answers_ar
     assert sorted(expected) == published
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(pipelines())
 def test_requests_that_come_byte_by_byte_are_answered_as_whole_ones(requests):
     answers, records = answers_to_whole_requests(requests)

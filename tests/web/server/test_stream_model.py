@@ -10,7 +10,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from unittest.mock import patch
 
-from hypothesis import Phase, settings
+from hypothesis import Phase
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -22,6 +22,7 @@ from hypothesis.stateful import (
 )
 
 from sampleapp_testing import failures_collected
+from tests.support.examples import examples
 from tests.support.simulated_socket import Link, unread_by_client
 from tests.support.streams import GET, GET_1_0, GET_WHOLE, Source, StreamingServer, unchunked
 
@@ -337,7 +338,5 @@ def test_a_stream_keeps_its_promises_whatever_client_source_and_clock_do():
     run_state_machine_as_test(
         StreamMachine,
         # A history that fails is printed as it is: to make it smaller takes longer than a test may.
-        settings=settings(
-            max_examples=40, stateful_step_count=25, phases=[Phase.explicit, Phase.reuse, Phase.generate]
-        ),
+        settings=examples(40, stateful_step_count=25, phases=[Phase.explicit, Phase.reuse, Phase.generate]),
     )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sampleapp.web.responses import Event
+from tests.support.examples import examples
 from tests.support.simulated_socket import Link, unread_by_client
 from tests.support.streams import GET, GET_1_0, GET_WHOLE, Source, StreamingServer, body_of, unchunked
 
@@ -409,7 +410,7 @@ def test_an_error_at_the_end_of_a_source_is_logged_and_harms_nothing(server, lin
     assert link.read_all().endswith(b"whole")
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(
     st.lists(st.integers(1, 3000) | st.sampled_from([65_530, 65_536, 100_000]), max_size=12),
     st.fixed_dictionaries(

@@ -13,11 +13,12 @@ import cramjam
 import lz4.frame
 import pytest
 from aiokafka.record.util import calc_crc32c
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sampleapp.brokers.kafka.batches import Codec, read_batches
 from sampleapp.brokers.kafka.batches.compression import BatchTooLarge, compress, decompress
+from tests.support.examples import examples
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -133,7 +134,7 @@ def test_what_just_fits_is_read_and_one_byte_more_is_too_much(codec):
         decompress(codec, packed, limit_bytes=len(data) - 1)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(st.sampled_from(list(Codec)[1:]), st.lists(st.binary(max_size=300), max_size=3), st.integers(0, 1000))
 def test_the_limit_is_kept_whatever_is_compressed(codec, parts, limit_bytes):
     data = b"".join(parts)

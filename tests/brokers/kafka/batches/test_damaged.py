@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sampleapp.brokers.kafka.batches import (
@@ -26,6 +26,7 @@ from tests.brokers.kafka.batches.encoders import (
     record,
     varint,
 )
+from tests.support.examples import examples
 
 
 @each_codec
@@ -95,14 +96,14 @@ def test_an_impossible_batch_is_rejected(data):
         decode(data)
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(st.binary(max_size=200))
 def test_random_bytes_are_rejected_or_ignored(data):
     outcome_of(data)
     outcome_of(struct.pack(">qi", 0, max(0, len(data))) + data)
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(batches_of_records, codecs, st.data())
 def test_damage_that_the_checksum_does_not_show_is_rejected_or_read(some, codec, data):
     body = compress(codec, plain_batch(some)[BATCH_OVERHEAD:])

@@ -7,7 +7,7 @@ import struct
 
 import pytest
 from aiokafka.record.default_records import _DefaultRecordBatchPy
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from kio.records.readers import read_batch
 
@@ -32,6 +32,7 @@ from tests.brokers.kafka.batches.encoders import (
     shown,
     values,
 )
+from tests.support.examples import examples
 
 
 def test_a_small_batch_as_bytes():
@@ -64,7 +65,7 @@ def test_a_small_batch_as_bytes():
     )
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(batches_of_records, st.integers(-1, 2**63 - 1), st.integers(-1, 2**15 - 1), st.integers(-1, 2**31 - 1))
 @example([record(timestamp_ms=0), record(timestamp_ms=2**62)], -1, -1, -1)
 @example([record(timestamp_ms=2**62), record(timestamp_ms=0)], -1, -1, -1)
@@ -113,7 +114,7 @@ def test_kio_reads_what_is_written(some):
 
 @each_codec
 def test_aiokafkas_reader_in_python_reads_what_is_written(codec):
-    @settings(max_examples=40)
+    @examples(40)
     @given(batches_of_records)
     def read(some):
         batch = _DefaultRecordBatchPy(
@@ -130,7 +131,7 @@ def test_aiokafkas_reader_in_python_reads_what_is_written(codec):
     read()
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(batches_of_records, codecs)
 def test_what_is_written_is_read_back(some, codec):
     expected = FetchedPage([shown(each, offset) for offset, each in enumerate(some)], len(some))

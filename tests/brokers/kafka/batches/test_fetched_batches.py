@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sampleapp.brokers.kafka.batches import BATCH_OVERHEAD, FetchedPage, encode_batch, encoding
@@ -25,6 +25,7 @@ from tests.brokers.kafka.batches.encoders import (
     shown,
     values,
 )
+from tests.support.examples import examples
 
 
 def test_nothing_was_fetched():
@@ -103,7 +104,7 @@ def test_the_name_of_a_header_need_not_be_utf_8():
     assert [each.offset for each in decode(plain_batch(some, base_offset=10), position=11).records] == [11]
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(batches_of_records, st.booleans(), st.data())
 def test_the_two_readers_of_records_agree(some, stamped, data):
     batch = plain_batch(some, base_offset=5, attributes=LOG_APPEND_TIME if stamped else 0)
@@ -119,7 +120,7 @@ def test_the_two_readers_of_records_agree(some, stamped, data):
             list(reader(header, body + b"\0", where))
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(st.binary(max_size=60), st.integers(-1, 5))
 def test_the_slower_reader_rejects_or_reads_anything(body, count):
     header = encoding.HEADER.unpack_from(plain_batch([record()], count=count))

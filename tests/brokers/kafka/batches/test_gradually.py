@@ -8,12 +8,13 @@ import tracemalloc
 from itertools import islice
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sampleapp.brokers.kafka.batches import Codec, TooLargeBatch, encode_batch, read_gradually
 from sampleapp.model import ConsumerRecord
 from tests.brokers.kafka.batches.encoders import decode_gradually, each_codec, record
+from tests.support.examples import examples
 
 MIB = 1024 * 1024
 
@@ -89,7 +90,7 @@ def test_records_that_are_not_wanted_are_passed_in_short_steps(codec):
     assert sorted(steps)[-5] < 0.005
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(
     sizes=st.lists(st.integers(0, 3000) | st.sampled_from([300_000, 1_000_000]), min_size=1, max_size=40),
     codec=st.sampled_from(list(Codec)),

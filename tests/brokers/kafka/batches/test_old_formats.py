@@ -8,7 +8,7 @@ import zlib
 import lz4.frame
 import pytest
 from aiokafka.record.legacy_records import _LegacyRecordBatchBuilderPy
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sampleapp.brokers.kafka.batches import (
@@ -27,6 +27,7 @@ from tests.brokers.kafka.batches.encoders import (
     shown,
     values,
 )
+from tests.support.examples import examples
 
 OLD_CODECS = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4]
 LZ4_MAGIC = bytes.fromhex("04224d18")
@@ -201,13 +202,13 @@ def test_an_impossible_message_is_rejected(data):
         decode(data)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(st.binary(max_size=60), st.sampled_from([0, 1]), st.integers(0, 7))
 def test_any_message_with_a_right_checksum_is_rejected_or_read(body, magic, attributes):
     outcome_of(with_right_checksum(bytes([magic, attributes]) + body))
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(st.binary(max_size=80), st.sampled_from([0, 1]))
 def test_anything_compressed_in_an_old_format_is_rejected_or_read(inner, magic):
     outcome_of(wrapped(Codec.GZIP, inner, offset=4, magic=magic))

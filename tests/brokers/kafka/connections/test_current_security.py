@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import pytest
 import pytest_twisted
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.task import Clock
 
@@ -18,6 +18,7 @@ from sampleapp.errors import StartUpError
 from tests.support.brokers import within
 from tests.support.certificates import Authority
 from tests.support.connecting import SECRET, USER, Connecting, Inner, as_client, trusting
+from tests.support.examples import examples
 from tests.support.files import written
 from tests.support.kafka_server import FakeBroker, ServerTLS, listening
 from tests.support.logs import logged_lines
@@ -97,7 +98,7 @@ async def test_rejections_have_the_files_read_again_at_most_once_a_minute(tmp_pa
     assert len(broker.connections) == 4
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(st.lists(st.sampled_from([0.0, 0.5, 10.0, 30.0, 59.9, 60.0, 100.0])))
 def test_however_often_it_is_rejected_reading_again_is_a_minute_apart(pauses):
     clock = Clock()

@@ -6,7 +6,7 @@ import base64
 import hashlib
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sampleapp.brokers.kafka.connections import sasl_mechanisms
@@ -17,6 +17,7 @@ from sampleapp.brokers.kafka.connections.sasl_mechanisms import (
     ServerUnproven,
     Token,
 )
+from tests.support.examples import examples
 from tests.support.kafka_server import FakeBroker, ScramServer
 
 ME = Credentials(username="user", password="pencil")
@@ -77,7 +78,7 @@ def test_scram_says_what_the_example_says_and_accepts_the_servers_proof(example)
     password=st.text(st.characters(codec="utf-8"), min_size=1),
     iterations=st.integers(4096, 4200),
 )
-@settings(max_examples=20)
+@examples(20)
 def test_scram_and_a_server_convince_one_another_of_any_name_and_password(
     mechanism, username, password, iterations
 ):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, given
 from hypothesis import strategies as st
 from twisted.internet.defer import CancelledError
 
@@ -14,6 +14,7 @@ from sampleapp.brokers.kafka.consumer import delivery
 from sampleapp.brokers.kafka.consumer.fetch_session import FetchSession
 from sampleapp.brokers.kafka.consumer.partition import FollowedPartition, Positions
 from sampleapp.brokers.shared.health import HealthTracker
+from tests.support.examples import examples
 from tests.support.kafka_simulator import Cluster, FollowingSetup, SimulatedClient, reason, values
 
 KINDS = [
@@ -140,10 +141,8 @@ def faults(monkeypatch):
 
 
 @pytest.mark.slow
-@settings(
-    max_examples=60,
-    phases=[Phase.explicit, Phase.generate],
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+@examples(
+    60, phases=[Phase.explicit, Phase.generate], suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
     faulty=faulty,

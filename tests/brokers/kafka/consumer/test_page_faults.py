@@ -5,7 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.defer import CancelledError
 from twisted.python.failure import Failure
@@ -22,6 +22,7 @@ from sampleapp.errors import (
 )
 from sampleapp.model import EARLIEST, FromEnd, FromTime, GoneRecords
 from tests.brokers.kafka.consumer.conftest import PageRead
+from tests.support.examples import examples
 from tests.support.kafka_simulator import Cluster, Fate, reason, values
 
 
@@ -440,7 +441,7 @@ def test_a_broker_that_throttles_is_asked_again(new_reader):
     assert len(new_reader(cluster).read({0: 0}).records) == 5
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     fates=st.lists(
         st.sampled_from([Fate.ANSWERED, Fate.NOT_LEADER, Fate.ANSWER_LOST, Fate.NOT_SENT]), max_size=12

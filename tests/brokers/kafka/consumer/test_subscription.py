@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 import pytest
-from hypothesis import Phase, settings
+from hypothesis import Phase
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from twisted.internet.defer import fail
@@ -16,6 +16,7 @@ from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.protocol import FetchRequest, ListOffsetsRequest, MetadataRequest
 from sampleapp.interfaces import ISubscription
 from tests.support.brokers import Recorder
+from tests.support.examples import examples
 from tests.support.kafka_simulator import Cluster, Fate, FollowingSetup, values
 
 LOSSES = [Fate.NOT_SENT, Fate.LOST_ON_THE_WAY, Fate.ANSWER_LOST, Fate.LATE]
@@ -414,6 +415,6 @@ class FollowingMachine(RuleBasedStateMachine):
 
 TestFollowing = FollowingMachine.TestCase
 # A history that fails is printed as it is: to make it smaller takes longer than a test may.
-TestFollowing.settings = settings(
-    max_examples=30, stateful_step_count=20, phases=[Phase.explicit, Phase.reuse, Phase.generate]
+TestFollowing.settings = examples(
+    30, stateful_step_count=20, phases=[Phase.explicit, Phase.reuse, Phase.generate]
 )

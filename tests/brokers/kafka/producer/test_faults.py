@@ -7,7 +7,7 @@ from functools import partial, wraps
 from itertools import product
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from twisted.internet.defer import AlreadyCalledError, CancelledError, fail, succeed
 from twisted.python.failure import Failure
@@ -42,6 +42,7 @@ from sampleapp.errors import BrokerUnavailable, IllegalTopic, PublishError, Reco
 from sampleapp.model import RecordMetadata
 from tests.brokers.kafka.producer.world import TIMEOUT_S, World, keys_of
 from tests.support.brokers import record
+from tests.support.examples import examples
 from tests.support.kafka_simulator import Fate, SimulatedClient, reason
 
 ENQUEUED_AT_ONCE = 1000
@@ -503,7 +504,7 @@ RANDOM_STEPS = st.lists(
 
 
 @pytest.mark.filterwarnings("ignore::hypothesis.errors.HypothesisWarning")
-@settings(max_examples=75, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(75, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     rules=st.lists(RULES, min_size=1, max_size=4),
     nonsense=st.lists(st.sampled_from(list(NONSENSE)), max_size=3),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.brokers.kafka.producer.world import LATENCY_S, World, keys_of, publish_now, warm
+from tests.support.examples import examples
 from tests.support.kafka_simulator import Fate
 
 
@@ -14,7 +15,7 @@ def measures(world):
     return world.producer.measures(requests={})
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(bursts=st.lists(st.lists(st.sampled_from([b"a", b"b", None]), min_size=1, max_size=20), max_size=6))
 def test_every_record_is_in_one_batch_when_nothing_goes_wrong(bursts):
     world = World()

@@ -8,7 +8,6 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -35,6 +34,7 @@ from sampleapp.brokers.kafka.producer.partition_queue import (
 )
 from sampleapp.model import RecordIdentity
 from tests.support.brokers import record
+from tests.support.examples import examples
 from tests.support.kafka_simulator import Log
 
 WHY = FailureReason(sentence="Why.", public="Why.", lasting=False)
@@ -418,7 +418,7 @@ CALLS = {
 }
 
 TestQueueMachine = QueueMachine.TestCase
-TestQueueMachine.settings = settings(deadline=None, max_examples=100, stateful_step_count=30)
+TestQueueMachine.settings = examples(100, stateful_step_count=30)
 
 
 def test_every_event_has_a_method_of_its_name_and_every_state_a_row():

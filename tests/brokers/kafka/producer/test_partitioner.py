@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import aiokafka.partitioner
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sampleapp.brokers.kafka.producer.partitioner import hash_keys, murmur2, partition_for_key
+from tests.support.examples import examples
 
 
 # From Kafka's own UtilsTest.
@@ -26,7 +27,7 @@ def test_the_hash_is_that_of_java(key, signed):
     assert murmur2(key) == signed & 0xFFFFFFFF
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(st.binary(max_size=80))
 @example(b"")
 @example(b"\xff" * 255)
@@ -37,7 +38,7 @@ def test_the_hash_is_that_of_another_implementation(key):
     assert murmur2(key) == aiokafka.partitioner.murmur2(key) & 0xFFFFFFFF
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(
     st.lists(
         st.one_of(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
@@ -27,6 +27,7 @@ from tests.brokers.kafka.producer.world import (
     publish_one_by_one,
     warm,
 )
+from tests.support.examples import examples
 from tests.support.kafka_simulator import Fate, SimulatedClient, reason
 
 # Some in a row, so that there are records whose time is over in each state.
@@ -46,7 +47,7 @@ STEPS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=120)
+@examples(120)
 @given(steps=STEPS, fates=FATES, idempotence=st.booleans(), before=st.sampled_from([0, 12]))
 def test_every_answer_is_true_whatever_happens_to_the_requests(steps, fates, idempotence, before):
     world = World(idempotence=idempotence)
@@ -80,7 +81,7 @@ def test_every_answer_is_true_whatever_happens_to_the_requests(steps, fates, ide
     assert world.producer.buffered_bytes == 0
 
 
-@settings(deadline=None, max_examples=50)
+@examples(50)
 @given(sizes=st.lists(st.integers(0, 3000), min_size=1, max_size=30), limit=st.integers(400, 3000))
 def test_batches_that_are_too_large_are_split_until_only_the_culprits_are_rejected(sizes, limit):
     world = warm(partitions=1)

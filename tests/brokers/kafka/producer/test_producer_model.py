@@ -6,7 +6,6 @@ from hashlib import sha256
 from itertools import product
 from struct import unpack_from
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec.structs import replace
@@ -20,6 +19,7 @@ from sampleapp.errors import PublishError
 from sampleapp.model import RecordIdentity, RecordMetadata
 from tests.brokers.kafka.producer.world import TIMEOUT_S, Slow, World, keys_of
 from tests.support.brokers import record
+from tests.support.examples import examples
 from tests.support.kafka_simulator import Fate, SimulatedClient, reason
 
 BUFFER_BYTES = 400_000
@@ -337,4 +337,4 @@ def is_told_of(told):
 
 
 TestProducerMachine = ProducerMachine.TestCase
-TestProducerMachine.settings = settings(max_examples=200, stateful_step_count=40, derandomize=True)
+TestProducerMachine.settings = examples(200, stateful_step_count=40, derandomize=True)

@@ -7,7 +7,7 @@ import time
 from collections import defaultdict
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from twisted.python.failure import Failure
@@ -32,6 +32,7 @@ from sampleapp.messages.idempotency_key import IdempotencyScope
 from sampleapp.model import FINGERPRINT_HEADER, RecordMetadata, ReplayedRecord
 from tests.brokers.kafka.producer.world import SETTINGS, TIMEOUT_S, keys_of
 from tests.support.brokers import record
+from tests.support.examples import examples
 from tests.support.kafka_simulator import Cluster, Fate, SimulatedClient
 
 KEYS = [b"a", b"b", None]
@@ -133,7 +134,7 @@ STEPS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=120)
+@examples(120)
 @given(steps=STEPS, fates=FATES, idempotence=st.booleans())
 def test_whatever_happens_a_record_with_an_identity_is_there_once_and_all_answers_name_its_place(
     steps, fates, idempotence

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
@@ -38,6 +38,7 @@ from sampleapp.brokers.kafka.protocol import (
 )
 from sampleapp.model import OffsetAndEpoch
 from tests.support import strategies
+from tests.support.examples import examples
 from tests.support.kafka_protocol import (
     API_VERSIONS,
     DESCRIBE_CONFIGS,
@@ -113,7 +114,7 @@ class TestAnswersAgainstKafkasSchemas:
 
         about_t = plain | produced.map(lambda part: structs.replace(part, topic="t"))
 
-        @settings(max_examples=80)
+        @examples(80)
         @given(
             st.lists(produced, max_size=4).map(grouped)
             | st.lists(about_t, max_size=4).map(grouped)
@@ -153,7 +154,7 @@ class TestAnswersAgainstKafkasSchemas:
             diverging=st.none() | st.builds(OffsetAndEpoch, offsets, epochs) if version >= 12 else st.none(),
         )
 
-        @settings(max_examples=40)
+        @examples(40)
         @given(st.lists(fetched, max_size=4), st.booleans(), st.data())
         def same_fields(answer, null, data):
             # An id says which topic it is, so no two have the same one.
@@ -224,7 +225,7 @@ class TestAnswersAgainstKafkasSchemas:
                 leader_epoch=part.leader_epoch,
             )
 
-        @settings(max_examples=40)
+        @examples(40)
         @given(st.lists(listed, max_size=4))
         def same_fields(answer):
             response = kio.ListOffsetsResponse(
@@ -287,7 +288,7 @@ class TestAnswersAgainstKafkasSchemas:
                 ),
             )
 
-        @settings(max_examples=40)
+        @examples(40)
         @given(clusters, few_texts)
         def same_fields(cluster, rack):
             response = kio.MetadataResponse(
@@ -311,7 +312,7 @@ class TestAnswersAgainstKafkasSchemas:
         kio = oracle("api_versions", version)
         int16s = st.integers(-(2**15), 2**15 - 1)
 
-        @settings(max_examples=40)
+        @examples(40)
         @given(errors, st.dictionaries(int16s, st.tuples(int16s, int16s)))
         def same_fields(error, ranges):
             response = kio.ApiVersionsResponse(
@@ -333,7 +334,7 @@ class TestAnswersAgainstKafkasSchemas:
         int8s = st.integers(-128, 127)
         described = st.builds(DescribedConfig, errors, int8s, strategies.texts, values)
 
-        @settings(max_examples=40)
+        @examples(40)
         @given(st.lists(described, max_size=3), few_texts, st.booleans(), st.sampled_from((1, 8)) | int8s)
         def same_fields(answer, message, flag, source):
             if source in (1, 8):
@@ -426,7 +427,7 @@ class TestAnswersAgainstKafkasSchemas:
     def test_sasl_authenticate(self, oracle, version):
         kio = oracle("sasl_authenticate", version)
 
-        @settings(max_examples=40)
+        @examples(40)
         @given(errors, few_texts, st.binary(), durations_ms)
         def same_fields(error, message, token, lifetime_ms):
             response = kio.SaslAuthenticateResponse(

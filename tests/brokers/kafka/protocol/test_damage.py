@@ -5,12 +5,13 @@ from __future__ import annotations
 import tracemalloc
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sampleapp.brokers.kafka.protocol import (
     ProtocolError,
 )
+from tests.support.examples import examples
 from tests.support.kafka_answers import (
     WRITTEN,
 )
@@ -64,7 +65,7 @@ class TestAnyAnswer:
         assert peak < 1_000_000
 
     def test_of_random_bytes_is_rejected_or_read(self, request_, version):
-        @settings(max_examples=50)
+        @examples(50)
         @given(st.binary(max_size=200))
         def rejected_or_read(body):
             outcome_of(request_, version, body)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sampleapp.brokers.kafka.protocol import (
@@ -23,6 +23,7 @@ from sampleapp.brokers.kafka.protocol import (
 )
 from sampleapp.model import epoch_of, with_epoch
 from tests.support import strategies
+from tests.support.examples import examples
 from tests.support.kafka_protocol import (
     API_VERSIONS,
     METADATA,
@@ -44,7 +45,7 @@ class TestRequestsAgainstKafkasSchemas:
     def test_produce(self, oracle, version):
         kio = oracle("produce", version)
 
-        @settings(max_examples=40)
+        @examples(40)
         @given(by_topic(st.tuples(partitions, st.binary())), durations_ms, st.sampled_from([-1, 0, 1]))
         def same_bytes(topics, timeout_ms, acks):
             expected = kio.ProduceRequest(
@@ -70,7 +71,7 @@ class TestRequestsAgainstKafkasSchemas:
     def test_fetch(self, oracle, version):
         kio = oracle("fetch", version)
 
-        @settings(max_examples=40)
+        @examples(40)
         @given(
             by_topic(st.tuples(partitions, positions)),
             durations_ms,
@@ -129,7 +130,7 @@ class TestRequestsAgainstKafkasSchemas:
     def test_fetch_in_a_session(self, oracle, version):
         kio = oracle("fetch", version)
 
-        @settings(max_examples=40)
+        @examples(40)
         @given(
             by_topic(st.tuples(partitions, positions)),
             by_topic(partitions),
@@ -194,7 +195,7 @@ class TestRequestsAgainstKafkasSchemas:
         kio = oracle("list_offsets", version)
         moments = st.sampled_from([EARLIEST, LATEST]) | offsets
 
-        @settings(max_examples=40)
+        @examples(40)
         @given(by_topic(st.tuples(partitions, moments)), st.booleans())
         def same_bytes(topics, read_committed):
             epochs = {(topic, number): number % 7 for topic, parts in topics for number, _ in parts[1:]}
@@ -225,7 +226,7 @@ class TestRequestsAgainstKafkasSchemas:
     def test_metadata(self, oracle, version):
         kio = oracle("metadata", version)
 
-        @settings(max_examples=40)
+        @examples(40)
         @given(st.none() | st.lists(strategies.topics, max_size=5), st.booleans())
         def same_bytes(topics, auto_create):
             names = (
@@ -255,7 +256,7 @@ class TestRequestsAgainstKafkasSchemas:
         kio = oracle("describe_configs", version)
         names = st.lists(strategies.texts, max_size=3)
 
-        @settings(max_examples=40)
+        @examples(40)
         @given(st.lists(st.tuples(st.integers(-128, 127), strategies.texts, names), max_size=3))
         def same_bytes(resources):
             expected = kio.DescribeConfigsRequest(
@@ -295,7 +296,7 @@ class TestRequestsAgainstKafkasSchemas:
     def test_sasl_authenticate(self, oracle, version):
         kio = oracle("sasl_authenticate", version)
 
-        @settings(max_examples=40)
+        @examples(40)
         @given(st.binary())
         def same_bytes(token):
             expected = kio.SaslAuthenticateRequest(auth_bytes=token)

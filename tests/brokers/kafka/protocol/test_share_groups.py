@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import chain
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sampleapp.brokers.kafka.protocol import (
@@ -25,6 +25,7 @@ from sampleapp.brokers.kafka.protocol import (
     SharePartition,
 )
 from tests.support import strategies
+from tests.support.examples import examples
 from tests.support.kafka_protocol import (
     DESCRIBE_SHARE_GROUP_OFFSETS,
     FIND_COORDINATOR,
@@ -52,7 +53,7 @@ class TestRequestsAgainstKafkasSchemas:
     def test_find_coordinator(self, oracle, version):
         kio = oracle("find_coordinator", version)
 
-        @settings(max_examples=40)
+        @examples(40)
         @given(strategies.texts)
         def same_bytes(group):
             expected = kio.FindCoordinatorRequest(key_type=0, coordinator_keys=(group,))
@@ -64,7 +65,7 @@ class TestRequestsAgainstKafkasSchemas:
     def test_share_group_heartbeat(self, oracle, version):
         kio = oracle("share_group_heartbeat", version)
 
-        @settings(max_examples=40)
+        @examples(40)
         @given(strategies.texts, strategies.texts, int32s, st.none() | strategies.topics)
         def same_bytes(group, member_id, epoch, topic):
             expected = kio.ShareGroupHeartbeatRequest(
@@ -85,7 +86,7 @@ class TestRequestsAgainstKafkasSchemas:
     def test_share_fetch(self, oracle, version):
         kio = oracle("share_fetch", version)
 
-        @settings(max_examples=40)
+        @examples(40)
         @given(
             st.tuples(strategies.texts, strategies.texts, int32s),
             st.tuples(topic_ids, st.lists(partitions, max_size=3)),
@@ -137,7 +138,7 @@ class TestRequestsAgainstKafkasSchemas:
                 acknowledge_types=(int(each.type),),
             )
 
-        @settings(max_examples=80)
+        @examples(80)
         @given(st.tuples(strategies.texts, strategies.texts, int32s), topic_ids, acknowledgements)
         def same_bytes(session, topic_id, named):
             group, member_id, epoch = session
@@ -170,7 +171,7 @@ class TestRequestsAgainstKafkasSchemas:
     def test_describe_share_group_offsets(self, oracle, version):
         kio = oracle("describe_share_group_offsets", version)
 
-        @settings(max_examples=40)
+        @examples(40)
         @given(strategies.texts)
         def same_bytes(group):
             of_group = kio.DescribeShareGroupOffsetsRequestGroup(group_id=group, topics=None)
@@ -184,7 +185,7 @@ class TestRequestsAgainstKafkasSchemas:
     def test_set_group_configs(self, oracle, version):
         kio = oracle("incremental_alter_configs", version)
 
-        @settings(max_examples=40)
+        @examples(40)
         @given(strategies.texts, st.dictionaries(strategies.texts, strategies.texts, max_size=3))
         def same_bytes(group, values):
             configs = tuple(
@@ -203,7 +204,7 @@ class TestAnswersAgainstKafkasSchemas:
     def test_find_coordinator(self, oracle, version):
         kio = oracle("find_coordinator", version)
 
-        @settings(max_examples=40)
+        @examples(40)
         @given(errors, int32s, few_texts)
         def same_fields(error, node_id, message):
             found = kio.Coordinator(
@@ -225,7 +226,7 @@ class TestAnswersAgainstKafkasSchemas:
         numbers = st.lists(int32s, max_size=3).map(tuple)
         assignments = st.none() | st.dictionaries(topic_ids, numbers, max_size=3)
 
-        @settings(max_examples=40)
+        @examples(40)
         @given(st.builds(ShareGroupHeartbeat, errors, int32s, assignments), durations_ms, few_texts)
         def same_fields(answer, interval_ms, text):
             topics = tuple(
@@ -272,7 +273,7 @@ class TestAnswersAgainstKafkasSchemas:
                 ),
             )
 
-        @settings(max_examples=80)
+        @examples(80)
         @given(
             st.builds(ShareFetched, errors, durations_ms, st.lists(fetched, max_size=4).map(tuple)),
             topic_ids,
@@ -300,7 +301,7 @@ class TestAnswersAgainstKafkasSchemas:
     def test_share_acknowledge(self, oracle, version):
         kio = oracle("share_acknowledge", version)
 
-        @settings(max_examples=40)
+        @examples(40)
         @given(
             st.builds(
                 ShareAcknowledged,
@@ -340,7 +341,7 @@ class TestAnswersAgainstKafkasSchemas:
 
         by_topic = st.dictionaries(strategies.topics, states, max_size=3)
 
-        @settings(max_examples=40)
+        @examples(40)
         @given(st.builds(ShareGroupOffsets, errors, by_topic), errors, topic_ids, few_texts)
         def same_fields(answer, error, topic_id, text):
             topics = tuple(
@@ -373,7 +374,7 @@ class TestAnswersAgainstKafkasSchemas:
     def test_set_group_configs(self, oracle, version):
         kio = oracle("incremental_alter_configs", version)
 
-        @settings(max_examples=40)
+        @examples(40)
         @given(errors, few_texts)
         def same_fields(error, message):
             result = kio.AlterConfigsResourceResponse(

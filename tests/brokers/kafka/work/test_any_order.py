@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -10,6 +9,7 @@ from sampleapp.brokers.kafka.protocol import ShareAcknowledgeRequest, ShareFetch
 from sampleapp.errors import LeaseLost, PublishError
 from sampleapp.model import ALL
 from tests.brokers.kafka.work.setup import GROUP, Instance, new_cluster
+from tests.support.examples import examples
 from tests.support.kafka_simulator import Fate, values
 
 KINDS = (ShareAcknowledgeRequest, ShareFetchRequest)
@@ -163,5 +163,5 @@ class Workers(RuleBasedStateMachine):
         assert self.cluster.share_groups.held(GROUP) == []
 
 
-Workers.TestCase.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+Workers.TestCase.settings = examples(150, stateful_step_count=30)
 TestAnyOrder = Workers.TestCase

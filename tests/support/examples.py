@@ -1,0 +1,22 @@
+"""The number of examples that Hypothesis draws, relative to the profile."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+
+__all__ = ["FEWEST", "examples"]
+
+FEWEST = 10
+"""Examples that a property has under every profile, unless it never has so many."""
+
+
+def examples(number, **others):
+    """
+    Return settings for a property, or a state machine, that needs more or fewer examples than others.
+
+    :param number: the examples under the profile ``all``, where other properties have 100. Another profile
+        has the same proportion, but at least `FEWEST`.
+    :param others: more settings.
+    """
+    proportional = number * settings().max_examples // 100
+    return settings(max_examples=max(proportional, min(number, FEWEST)), **others)
