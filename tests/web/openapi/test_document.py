@@ -804,17 +804,15 @@ ORIGIN = b"https://example.org"
 
 
 def test_what_pages_of_other_sites_are_told_is_described_and_nothing_else_changes():
-    def service():
-        return WholeService(allowed_origins=[ORIGIN.decode()], callers=CALLERS)
-
-    described, without = described_by(service()), described_by(WholeService(callers=CALLERS))
+    service = WholeService(allowed_origins=[ORIGIN.decode()], callers=CALLERS)
+    described, without = described_by(service), described_by(WholeService(callers=CALLERS))
     OpenAPIV31SpecValidator(described.document).validate()
     assert described.outcomes() == without.outcomes()
     asked = (b"Access-Control-Request-Method", b"GET")
     for method, path in described.operations():
         for headers in [[], [(b"Origin", ORIGIN)], [(b"Origin", ORIGIN), asked]]:
             for credentials in [[], [(b"Authorization", b"Bearer nobody")]]:
-                answer = service().request(method, TARGETS.get(path, path), [*headers, *credentials])
+                answer = service.request(method, TARGETS.get(path, path), [*headers, *credentials])
                 described.outcome(method, path, answer)
 
 
