@@ -12,9 +12,8 @@ from array import array
 
 import pytest
 
-from tests.support.command import DEADLINE_S, Watched, consumed, sampleapp, shown_on_a_terminal, stored
+from tests.support.command import Watched, consumed, sampleapp, shown_on_a_terminal, stored
 from tests.support.free_ports import rejecting_port
-from tests.support.process import records
 
 
 def test_a_published_message_is_answered_and_consumed(service):
@@ -152,16 +151,10 @@ def test_where_nothing_listens_it_is_said_how_to_start_the_service(service):
 
 
 def test_ctrl_c_while_waiting_for_lines_reports_what_was_published(service):
-    # So that there are tables to look into.
-    sampleapp(service, "publish", "made-before", "0")
-    with Watched(service, "publish", "typed", "--lines", "-") as publish:
+    with Watched(service, "publish", "typed", "--lines", "-", "--results") as publish:
         publish.process.stdin.write("a\nb\n")
         publish.process.stdin.flush()
-        until = time.monotonic() + DEADLINE_S
-        while len(records(service.directory, "typed")) < 2 and time.monotonic() < until:
-            time.sleep(0.01)
-        # Which takes far longer than the answers to what is stored.
-        assert len(consumed(service, "typed")) == 2
+        publish.wait_for('{"line":2,"topic":"typed"')
         code, lines = publish.interrupt()
     assert (code, lines[-2:]) == (
         130,
