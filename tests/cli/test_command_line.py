@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from sampleapp.cli import main
-from tests.support.command import COMMAND
+from tests.support.command import COMMAND, sampleapp
 from tests.support.free_ports import rejecting_port
 
 
@@ -142,37 +142,52 @@ def test_a_variable_does_not_matter_where_the_command_line_names_a_broker(tmp_pa
     assert "there is no file" in result.output
 
 
-COMMANDS = [
-    ["serve", "--check"],
-    ["serve", "--check", "--broker", "memory:", "--callers", "callers.toml"],
-    ["serve", "--check", "--broker", "memory:", "--access-log", "access.log"],
-    ["publish", "t", "c"],
-    ["publish", "t", "--raw", "file"],
-    ["consume", "t"],
-    ["readings"],
-    ["token", "a", "--append", "callers.toml"],
-    ["hook", "h", "--scheme", "github", "--topic", "t", "--append", "callers.toml"],
-]
-
-
-@pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
-def test_a_directory_that_is_gone_is_one_sentence(arguments, tmp_path):
-    with rejecting_port() as port:
-        url = f"http://127.0.0.1:{port}/"
-        done = subprocess.run(
-            ["/bin/sh", "-c", f'rmdir "$PWD" && exec {COMMAND} "$@"', "sh", *arguments],
-            cwd=tmp_path,
-            env={**os.environ, **({} if arguments[0] == "consume" else {"SAMPLEAPP_URL": url})},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    assert done.returncode in {1, 2}
-    assert done.stdout == ""
-    *usage, sentence = done.stderr.splitlines()
+def assert_one_sentence(stderr):
+    *usage, sentence = stderr.splitlines()
     assert sentence.startswith(("Error: ", "sampleapp: "))
     assert sentence.endswith((".", "?"))
     assert [line for line in usage if not line.startswith(("Usage: ", "Try ")) and line] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["publish", "t", "c"], 1),
+        (["publish", "t", "--raw", "file"], 2),
+        (["consume", "t", "--broker", "sqlite:records"], 2),
+        (["readings"], 1),
+        (["token", "a", "--append", "callers.toml"], 1),
+        (["hook", "h", "--scheme", "github", "--topic", "t", "--append", "callers.toml"], 1),
+    ],
+    ids=lambda each: " ".join(each) if isinstance(each, list) else "",
+)
+def test_a_directory_that_is_gone_is_one_sentence(arguments, code, tmp_path, monkeypatch):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with rejecting_port() as port:
+        stdout, stderr = sampleapp(None, *arguments, url=f"http://127.0.0.1:{port}/", code=code)
+    assert stdout == ""
+    assert_one_sentence(stderr)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        [],
+        ["--broker", "memory:", "--callers", "callers.toml"],
+        ["--broker", "memory:", "--access-log", "access.log"],
+    ],
+    ids=" ".join,
+)
+def test_a_service_in_a_directory_that_is_gone_says_so_in_one_sentence(options, tmp_path):
+    script = f'rmdir "$PWD" && exec {COMMAND} serve --check "$@"'
+    done = subprocess.run(
+        ["/bin/sh", "-c", script, "sh", *options], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode in {1, 2}, done.stdout) == (True, "")
+    assert_one_sentence(done.stderr)
 
 
 @pytest.mark.parametrize("key", ["\x03", "\x04"], ids=["Ctrl-C", "Ctrl-D"])

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.support.command import COMMAND, consumed, sampleapp
+from tests.support.command import consumed, redirected, sampleapp
 from tests.support.copies import KINDS, copied, pipe
 from tests.support.live_service import LiveService
-
-FULL = Path("/dev/full")
 
 
 @pytest.fixture(scope="module")
@@ -33,12 +29,9 @@ def topic(service):
 @pytest.mark.parametrize("through", ["url", "broker"])
 def test_a_topic_is_copied_to_another_service_record_for_record(service, other, topic, through, options):
     copy = f"copy-{through}{len(options)}"
-    printed, told = pipe(
-        [topic, f"--{through}", getattr(service, through)],
-        [copy, "--messages", "-", "--results", *options],
-        source=service,
-        target=other,
-    )
+    lines, _ = sampleapp(service, "consume", topic, f"--{through}", getattr(service, through))
+    arguments = ["publish", copy, "--messages", "-", "--results", *options]
+    printed, told = sampleapp(other, *arguments, stdin=lines.encode())
     original = consumed(service, topic)
     assert len(original) == len(KINDS)
     assert [copied(record) for record in consumed(other, copy)] == [copied(record) for record in original]
@@ -49,7 +42,7 @@ def test_a_topic_is_copied_to_another_service_record_for_record(service, other, 
     assert told == f"Published {len(KINDS)} lines, 0 failed.\n"
 
 
-def test_without_a_topic_each_line_goes_where_it_says(service, other, topic):
+def test_in_a_pipe_without_a_topic_each_line_goes_where_it_says(service, other, topic):
     pipe([topic, "--broker", service.broker], ["--messages", "-"], source=service, target=other)
     assert list(map(copied, consumed(other, topic))) == list(map(copied, consumed(service, topic)))
 
@@ -82,18 +75,10 @@ def test_results_are_printed_for_lines_too(service):
     assert [json.loads(line)["offset"] for line in printed.splitlines()] == [0, 1]
 
 
-@pytest.mark.skipif(not FULL.exists(), reason="this machine has no /dev/full")
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this machine has no /dev/full")
 def test_results_that_cannot_be_printed_do_not_stop_the_lines(service):
-    with FULL.open("wb") as full:
-        ended = subprocess.run(
-            [COMMAND, "publish", "full-of-lines", "--lines", "-", "--results"],
-            input=b"a\nb\n",
-            stdout=full,
-            stderr=subprocess.PIPE,
-            check=False,
-            env={**os.environ, "SAMPLEAPP_URL": service.url},
-            timeout=30,
-        )
-    assert ended.returncode == 3
-    assert b"The outcomes of some lines are not printed." in ended.stderr
+    arguments = ["publish", "full-of-lines", "--lines", "-", "--results"]
+    code, stdout, stderr = redirected(service, ">/dev/full", *arguments, stdin=b"a\nb\n")
+    assert (code, stdout) == (3, "")
+    assert "The outcomes of some lines are not printed." in stderr
     assert [record["content"] for record in consumed(service, "full-of-lines")] == ["a", "b"]

@@ -25,9 +25,9 @@ def test_a_watch_prints_each_change_and_survives_the_service_being_away(tmp_path
     assert len([line for line in lines if "Asking again" in line]) == 1
 
 
-def test_readings_are_printed_in_both_versions(tmp_path):
-    with LiveService(directory=tmp_path) as service:
-        publish(service, "readings", "21.5", key="kitchen")
-        wait_for_readings(service, b"[21.5]")
-        assert sampleapp(service, "readings")[0] == "[21.5]\n"
-        assert sampleapp(service, "readings", "--version", "2")[0] == '[{"id":"kitchen","value":21.5}]\n'
+def test_readings_are_printed_in_both_versions(service):
+    # No other test publishes readings to this service.
+    publish(service, "readings", "21.5", key="kitchen")
+    wait_for_readings(service, b"[21.5]")
+    assert sampleapp(service, "readings")[0] == "[21.5]\n"
+    assert sampleapp(service, "readings", "--version", "2")[0] == '[{"id":"kitchen","value":21.5}]\n'

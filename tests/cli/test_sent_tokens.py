@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from os import environ
 
 import pytest
 from click.testing import CliRunner
 
 from sampleapp.cli import main
-from tests.support.command import COMMAND
-from tests.support.secrets import record_output, secret
+from tests.support.command import sampleapp
+from tests.support.secrets import secret
 
 TOKEN = secret("sampleapp_another-token-of-the-tests-that-nobody-may-see", "a token")
 OTHER = secret("sampleapp_a-third-token-of-the-tests-that-nobody-may-see", "a token")
@@ -43,10 +41,11 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def server():
+def server(monkeypatch):
+    monkeypatch.delenv("SAMPLEAPP_TOKEN", raising=False)
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         server.status, server.authorizations = 200, []
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         yield server
         server.shutdown()
@@ -54,23 +53,13 @@ def server():
 
 
 def run(server, *arguments, token=None, environment=None, code=0):
-    """Run a command as a process; returns stderr."""
-    ended = subprocess.run(
-        [COMMAND, *arguments],
-        capture_output=True,
-        check=False,
-        env={k: v for k, v in environ.items() if k != "SAMPLEAPP_TOKEN"}
-        | {"SAMPLEAPP_URL": f"http://127.0.0.1:{server.server_port}/"}
-        | ({} if token is None else {"SAMPLEAPP_TOKEN": token})
-        | (environment or {}),
-        timeout=30,
-        encoding="utf-8",
-    )
-    record_output("output of commands", ended.stdout + ended.stderr)
-    assert ended.returncode == code, ended
-    assert TOKEN not in ended.stdout + ended.stderr
-    assert OTHER not in ended.stdout + ended.stderr
-    return ended.stderr
+    """Run a command; returns stderr."""
+    environment = {**({} if token is None else {"SAMPLEAPP_TOKEN": token}), **(environment or {})}
+    url = f"http://127.0.0.1:{server.server_port}/"
+    stdout, stderr = sampleapp(None, *arguments, url=url, environment=environment, code=code)
+    assert TOKEN not in stdout + stderr
+    assert OTHER not in stdout + stderr
+    return stderr
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -17,26 +16,13 @@ from tests.support.command import (
     DEADLINE_S,
     Watched,
     publish,
+    redirected,
     sampleapp,
     shown_on_a_terminal,
     stored,
 )
 
 MORE_THAN_A_PIPE_HOLDS = ["x" * 10_000] * 20
-
-
-def redirected(service, redirection, *arguments, stdin=b""):
-    """Run a command with a shell's redirection; returns its exit code, stdout and stderr."""
-    ended = subprocess.run(
-        ["sh", "-c", f'exec "$@" {redirection}', "sh", COMMAND, *arguments],
-        input=stdin,
-        capture_output=True,
-        check=False,
-        cwd=service.directory,
-        env={**os.environ, "SAMPLEAPP_URL": service.url},
-        timeout=DEADLINE_S,
-    )
-    return ended.returncode, ended.stdout.decode(), ended.stderr.decode()
 
 
 def test_with_stdout_closed_a_message_is_published_and_that_is_a_success(service):

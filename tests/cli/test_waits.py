@@ -7,11 +7,13 @@ import fcntl
 import os
 import socket
 import subprocess
+import threading
 from types import SimpleNamespace
 
 import pytest
 
-from tests.support.command import COMMAND, Watched
+from sampleapp.cli import _run
+from tests.support.command import COMMAND, DEADLINE_S, Watched, sampleapp
 from tests.support.free_ports import rejecting_port
 
 
@@ -20,52 +22,78 @@ def service_at(port, directory):
 
 
 def test_a_repeated_request_says_so_and_was_not_published_where_nothing_listens(tmp_path):
-    with (
-        rejecting_port() as port,
-        Watched(service_at(port, tmp_path), "publish", "t", "c", "--idempotent") as publish,
-    ):
-        publish.wait_for("Connection refused. Sending again for up to 60 seconds.")
-        code, lines = publish.interrupt()
-    assert code == 130
-    assert lines[-1] == "Interrupted. Nothing was published."
-    assert len([line for line in lines if "Sending again" in line]) == 1
+    refused = "Connection refused. Sending again for up to 60 seconds."
+    with rejecting_port() as port:
+        stdout, stderr = sampleapp(
+            service_at(port, tmp_path),
+            *["publish", "t", "c", "--idempotent"],
+            code=130,
+            interrupt_when=lambda told: refused in told,
+        )
+    assert (stdout, stderr.count("Sending again")) == ("", 1)
+    assert stderr.splitlines()[-1] == "Interrupted. Nothing was published."
 
 
 @pytest.fixture
-def silent(tmp_path):
-    """A service that takes requests, and never answers."""
+def silent(tmp_path, monkeypatch):
+    """A service that takes one request and never answers, for a command that soon says so."""
+    monkeypatch.setattr(_run, "SILENCE_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as server:
-        yield service_at(server.getsockname()[1], tmp_path)
+        service = service_at(server.getsockname()[1], tmp_path)
+        service.is_asked = threading.Event()
+
+        def serve():
+            connection, _ = server.accept()
+            # The command resets it when it is interrupted.
+            with connection, contextlib.suppress(ConnectionResetError):
+                assert connection.recv(65536)
+                service.is_asked.set()
+                connection.recv(1)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield service
+        thread.join(DEADLINE_S)
 
 
-def test_a_service_that_does_not_answer_is_waited_for_aloud(silent):
-    commands = {
-        "publish t c": ["Interrupted. The message may have been published."],
-        "publish t c --idempotent": ["Interrupted. The message may have been published."],
-        "delete t k": ["Interrupted. The tombstone may have been published."],
-        "readings": [],
-        "topics": [],
-        "consume t": [],
-    }
-    with contextlib.ExitStack() as stack:
-        # All wait at the same time.
-        watched = [stack.enter_context(Watched(silent, *command.split())) for command in commands]
-        for command, last in zip(watched, commands.values(), strict=True):
-            command.wait_for("Waiting for ")
-            code, lines = command.interrupt()
-            assert code == 130
-            assert lines[0].endswith(" to answer.")
-            assert lines[1:] == last
+@pytest.mark.parametrize(
+    ("command", "awaited", "last"),
+    [
+        ("publish t c", "URL", ["Interrupted. The message may have been published."]),
+        ("publish t c --idempotent", "URL", ["Interrupted. The message may have been published."]),
+        ("delete t k", "URL", ["Interrupted. The tombstone may have been published."]),
+        ("readings", "URL", []),
+        ("topics", "URL", []),
+        ("consume t", "the service", []),
+    ],
+)
+def test_a_service_that_does_not_answer_is_waited_for_aloud(silent, command, awaited, last):
+    stdout, stderr = sampleapp(
+        silent,
+        *command.split(),
+        code=130,
+        interrupt_when=lambda told: "Waiting for " in told and silent.is_asked.is_set(),
+    )
+    waiting = f"Waiting for {awaited.replace('URL', silent.url)} to answer."
+    assert (stdout, stderr.splitlines()) == ("", [waiting, *last])
 
 
 def test_lines_without_an_answer_are_waited_for_aloud_and_are_in_doubt(silent):
-    (silent.directory / "lines").write_text("1\n2\n")
-    with Watched(silent, "publish", "t", "--lines", "lines") as command:
-        command.wait_for("The service has not answered yet. Waiting; 0 lines are published so far.")
-        code, lines = command.interrupt()
-    assert code == 130
-    assert "Lines 1-2: interrupted before the answer. May have been published." in lines
-    assert lines[-1] == "Published 0 lines, 0 failed, 2 may have been published."
+    file = silent.directory / "lines"
+    file.write_text("1\n2\n")
+    waiting = "The service has not answered yet. Waiting; 0 lines are published so far."
+    _, stderr = sampleapp(
+        silent,
+        *["publish", "t", "--lines", str(file)],
+        code=130,
+        interrupt_when=lambda told: waiting in told and silent.is_asked.is_set(),
+    )
+    assert stderr.splitlines() == [
+        waiting,
+        "Lines 1-2: interrupted before the answer. May have been published.",
+        "Interrupted after line 2: the lines that follow were not sent.",
+        "Published 0 lines, 0 failed, 2 may have been published.",
+    ]
 
 
 def test_a_file_that_another_command_changes_is_waited_for_aloud(tmp_path):

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 from sampleapp.cli._consume_broker import warnings_on_stderr
+from tests.support.command import sampleapp
 from tests.support.kafka_log import produce
 from tests.support.kafka_simulator import Cluster, FollowingSetup, values
 from tests.support.mock_cluster import MockCluster
-
-COMMAND = Path(sys.executable).with_name("sampleapp")
 
 
 def test_a_batch_that_is_too_large_is_a_warning_on_stderr_and_the_others_are_printed():
@@ -22,15 +18,10 @@ def test_a_batch_that_is_too_large_is_a_warning_on_stderr_and_the_others_are_pri
             compression = "none" if len(value) < 10 else "zstd"
             produce(cluster.bootstrap, "t", [(None, value)], compression=compression)
         broker = f"kafka://{cluster.bootstrap}?max_batch_bytes=50000"
-        done = subprocess.run(
-            [COMMAND, "consume", "t", "--broker", broker],
-            capture_output=True,
-            check=True,
-            timeout=60,
-        )
-    printed = [json.loads(line) for line in done.stdout.splitlines()]
+        stdout, stderr = sampleapp(None, "consume", "t", "--broker", broker, url="http://127.0.0.1:1/")
+    printed = [json.loads(line) for line in stdout.splitlines()]
     assert [(each["offset"], each["content"]) for each in printed] == [(0, "before"), (3, "after")]
-    assert done.stderr.decode().splitlines() == [
+    assert stderr.splitlines() == [
         "Skipped 1 batch(es) of the topic t: after decompression they are larger than max_batch_bytes, 50000 "
         "bytes. Their records are not read. The last one is in partition 0, "
         f"from offset {offset} to {offset}."

@@ -18,7 +18,13 @@ from twisted.internet.defer import CancelledError, Deferred
 from sampleapp.cli._work import handle, variables_of
 from sampleapp.client import Rejected, Released
 from sampleapp.model import ConsumerRecord, LeasedRecord
-from tests.support.command import COMMAND, DEADLINE_S, publish, sampleapp, shown_on_a_terminal
+from tests.support.command import (
+    COMMAND,
+    DEADLINE_S,
+    publish,
+    sampleapp,
+    shown_on_a_terminal,
+)
 from tests.support.waiting import wait_until
 
 DUMP = """
@@ -150,7 +156,7 @@ def test_a_command_that_cannot_be_run_releases_its_message(monkeypatch, capsys):
     )
 
 
-# As a process
+# With a service
 
 
 def test_a_command_is_run_for_each_message_with_its_content(service, tmp_path):
@@ -172,13 +178,13 @@ def test_a_message_whose_command_fails_is_given_again_and_one_that_is_rejected_i
     assert stderr.splitlines()[-1] == "0 accepted, 1 rejected, 1 released"
 
 
-def test_a_command_may_ignore_its_input_and_its_output_is_passed_on(service):
+def test_a_command_may_ignore_its_input_and_its_output_is_passed_on(service, capfd):
     for _ in range(2):
         publish(service, "large", "x" * 900_000)
     # The second one reads a part.
     script = 'test "$SAMPLEAPP_ID" = 0-0 || head -c 3'
-    stdout, stderr = sampleapp(service, "work", "large", "billing", "--max", "2", "--", "sh", "-c", script)
-    assert (stdout, stderr) == ("xxx", "2 accepted, 0 rejected, 0 released\n")
+    _, stderr = sampleapp(service, "work", "large", "billing", "--max", "2", "--", "sh", "-c", script)
+    assert (capfd.readouterr().out, stderr) == ("xxx", "2 accepted, 0 rejected, 0 released\n")
 
 
 def test_progress_is_shown_on_a_terminal(service):

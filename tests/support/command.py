@@ -1,8 +1,9 @@
-"""The ``sampleapp`` command as a process."""
+"""The ``sampleapp`` command: in the process of the tests, and as a process."""
 
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import signal
@@ -10,11 +11,16 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from contextlib import closing
+from contextlib import closing, redirect_stderr, redirect_stdout
 from pathlib import Path
+from unittest.mock import patch
 from urllib.request import urlopen
 
+import pytest
+
+from sampleapp.cli import main
 from tests.support import process
+from tests.support.command_reactor import command_reactor
 from tests.support.secrets import record_output
 
 COMMAND = str(Path(sys.executable).with_name("sampleapp"))
@@ -23,20 +29,74 @@ COMMAND = str(Path(sys.executable).with_name("sampleapp"))
 DEADLINE_S = 60.0
 
 
-def sampleapp(service, *arguments, stdin=b"", url=None, code=0):
-    """Run a command to its end, and return what it printed: stdout, stderr."""
+def sampleapp(service, *arguments, stdin=b"", url=None, code=0, environment=None, interrupt_when=None):
+    """
+    Run a command in this process to its end, and return what it printed: stdout, stderr.
+
+    :param stdin: what it reads from a pipe.
+    :param environment: variables on top of those of the tests.
+    :param interrupt_when: is called with what is on stderr until it returns true; then Ctrl-C is pressed.
+    """
+    stdout = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    stderr = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="backslashreplace")
+
+    def interrupt():
+        if interrupt_when(stderr.buffer.getvalue().decode()):
+            signal.raise_signal(signal.SIGINT)
+        else:
+            reactor.callLater(0.01, interrupt)
+
+    with (
+        command_reactor() as reactor,
+        patch.dict(os.environ, {"SAMPLEAPP_URL": url or service.url, **(environment or {})}),
+        _piped(stdin) as pipe,
+        patch("sys.stdin", pipe),
+        redirect_stdout(stdout),
+        redirect_stderr(stderr),
+    ):
+        reactor.callLater(DEADLINE_S, reactor.stop)
+        if interrupt_when is not None:
+            reactor.callWhenRunning(interrupt)
+        with pytest.raises(SystemExit) as ended:
+            main([*map(os.fsdecode, arguments)], prog_name="sampleapp")
+    for stream in (stdout, stderr):
+        stream.flush()
+    printed, told = (stream.buffer.getvalue().decode() for stream in (stdout, stderr))
+    record_output("output of commands", printed + told)
+    assert (ended.value.code or 0) == code, (printed, told)
+    return printed, told
+
+
+@contextlib.contextmanager
+def _piped(data):
+    """Yield the end of a pipe for reading, into which a thread writes the data."""
+    reading, writing = os.pipe()
+
+    def write():
+        # A command that does not read to the end leaves a broken pipe.
+        with contextlib.suppress(BrokenPipeError), os.fdopen(writing, "wb", buffering=0) as file:
+            file.write(data)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    with os.fdopen(reading, encoding="utf-8") as file:
+        yield file
+    thread.join()
+
+
+def redirected(service, redirection, *arguments, stdin=b""):
+    """Run a command as a process, with a shell's redirection; return its exit code, stdout and stderr."""
     ended = subprocess.run(
-        [COMMAND, *arguments],
+        ["sh", "-c", f'exec "$@" {redirection}', "sh", COMMAND, *arguments],
         input=stdin,
         capture_output=True,
         check=False,
         cwd=service.directory,
-        env={**os.environ, "SAMPLEAPP_URL": url or service.url},
+        env={**os.environ, "SAMPLEAPP_URL": service.url},
         timeout=DEADLINE_S,
     )
     record_output("output of commands", ended.stdout + ended.stderr)
-    assert ended.returncode == code, ended
-    return ended.stdout.decode(), ended.stderr.decode()
+    return ended.returncode, ended.stdout.decode(), ended.stderr.decode()
 
 
 def consumed(service, topic):
