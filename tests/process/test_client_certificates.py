@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from urllib.parse import urlsplit
 
 import pytest
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from sampleapp.client import Client
+from tests.support import command
 from tests.support.certificates import DAY, Authority, key_pem
-from tests.support.command import COMMAND
 from tests.support.files import written
-from tests.support.process import DEADLINE_S
 
 CALLERS = """
 [callers.thermometer]
@@ -31,7 +28,7 @@ def authority(tmp_path):
 
 @pytest.fixture
 def sampleapp(start, authority, tmp_path):
-    """Runs a command against a service that knows callers by their certificates; returns how it ended."""
+    """Run a command against a service that knows callers by their certificates; return stdout and stderr."""
     # Only for the name.
     server = authority.server(ip=())
     callers = written(tmp_path / "callers.toml", CALLERS)
@@ -42,74 +39,65 @@ def sampleapp(start, authority, tmp_path):
     service = start(options=["--listen", tls, "--callers", str(callers)])
     port = urlsplit(service.wait_for_output(r"Listening at (https://\S+)").group(1)).port
 
-    def run(*arguments, host="localhost", **variables):
-        return subprocess.run(
-            [COMMAND, *map(str, arguments)],
-            check=False,
-            capture_output=True,
-            cwd=tmp_path,
-            env={
-                **os.environ,
-                "SAMPLEAPP_URL": f"https://{host}:{port}/",
-                "SSL_CERT_FILE": str(authority.certificate),
-                **variables,
-            },
-            text=True,
-            timeout=DEADLINE_S,
+    def run(*arguments, host="localhost", code=0, **variables):
+        return command.sampleapp(
+            service,
+            *arguments,
+            url=f"https://{host}:{port}/",
+            code=code,
+            environment={"SSL_CERT_FILE": str(authority.certificate), **variables},
         )
 
     return run
 
 
-COMMANDS = [
-    (["publish", "t", "c", "--key", "k"], '"offset":0'),
-    (["publish", "t", "--lines", "lines.txt"], ""),
-    (["delete", "t", "k"], '"offset":2'),
-    (["consume", "t", "--limit", "1"], '"content":"c"'),
-    (["readings"], "[]"),
-]
-
-
 def test_every_command_is_known_by_its_certificate_from_options_or_variables(sampleapp, authority, tmp_path):
     one = authority.client("thermometer")
-    written(tmp_path / "lines.txt", "1\n")
+    lines = written(tmp_path / "lines.txt", "1\n")
     both = written(tmp_path / "both.pem", one.certificate.read_text() + one.key.read_text(), mode=0o600)
-    for arguments, printed in COMMANDS:
-        ended = sampleapp(*arguments, "--client-certificate", one.certificate, "--client-key", one.key)
-        assert (ended.returncode, printed in ended.stdout) == (0, True), ended
-    assert sampleapp("readings", SAMPLEAPP_CLIENT_CERTIFICATE=str(both)).returncode == 0
+    for arguments, printed in [
+        (["publish", "t", "c", "--key", "k"], '"offset":0'),
+        (["publish", "t", "--lines", str(lines)], ""),
+        (["delete", "t", "k"], '"offset":2'),
+        (["consume", "t", "--limit", "1"], '"content":"c"'),
+        (["readings"], "[]"),
+    ]:
+        files = ["--client-certificate", one.certificate, "--client-key", one.key]
+        assert printed in sampleapp(*arguments, *files)[0]
+    assert sampleapp("readings", SAMPLEAPP_CLIENT_CERTIFICATE=str(both)) == ("[]\n", "")
     variables = {"SAMPLEAPP_CLIENT_CERTIFICATE": str(one.certificate), "SAMPLEAPP_CLIENT_KEY": str(one.key)}
-    assert sampleapp("readings", **variables).returncode == 0
+    assert sampleapp("readings", **variables) == ("[]\n", "")
 
 
 def test_a_certificate_changes_nothing_about_the_trust_in_the_service(sampleapp, authority, tmp_path):
     one = authority.client("thermometer")
     arguments = ["publish", "t", "c", "--client-certificate", one.certificate, "--client-key", one.key]
-    ended = sampleapp(*arguments, SSL_CERT_FILE=str(Authority(tmp_path, "other").certificate))
-    assert (ended.returncode, ended.stdout) == (1, "")
-    assert "is not signed by a trusted authority" in ended.stderr
-    ended = sampleapp(*arguments, host="127.0.0.1")
-    assert (ended.returncode, ended.stdout) == (1, "")
-    assert "is for localhost, not for 127.0.0.1" in ended.stderr
+    other = str(Authority(tmp_path, "other").certificate)
+    stdout, stderr = sampleapp(*arguments, code=1, SSL_CERT_FILE=other)
+    assert stdout == ""
+    assert "is not signed by a trusted authority" in stderr
+    stdout, stderr = sampleapp(*arguments, host="127.0.0.1", code=1)
+    assert stdout == ""
+    assert "is for localhost, not for 127.0.0.1" in stderr
 
 
 def test_a_certificate_that_the_service_does_not_accept_is_told(sampleapp, authority, tmp_path):
     foreign = Authority(tmp_path, "foreign").client("thermometer")
+    lines = written(tmp_path / "lines.txt", "1\n")
     for certificate, arguments in [
         (foreign, ["publish", "t", "c"]),
-        (foreign, ["publish", "t", "--lines", "lines.txt"]),
+        (foreign, ["publish", "t", "--lines", str(lines)]),
         (foreign, ["consume", "t"]),
         (authority.client("thermometer", start=-2 * DAY, end=-DAY), ["readings"]),
     ]:
-        written(tmp_path / "lines.txt", "1\n")
         files = ["--client-certificate", certificate.certificate, "--client-key", certificate.key]
-        ended = sampleapp(*arguments, *files)
-        assert (ended.returncode, ended.stdout) == (1, ""), ended
-        assert "does not accept the client certificate" in ended.stderr
-        assert "may have been published" not in ended.stderr.lower()
-    ended = sampleapp("readings")
-    assert (ended.returncode, ended.stdout) == (1, "")
-    assert "(401)" in ended.stderr
+        stdout, stderr = sampleapp(*arguments, *files, code=1)
+        assert stdout == ""
+        assert "does not accept the client certificate" in stderr
+        assert "may have been published" not in stderr.lower()
+    stdout, stderr = sampleapp("readings", code=1)
+    assert stdout == ""
+    assert "(401)" in stderr
 
 
 def test_files_that_cannot_be_used_are_a_fault_of_the_command_line(sampleapp, authority, tmp_path):
@@ -126,10 +114,10 @@ def test_files_that_cannot_be_used_are_a_fault_of_the_command_line(sampleapp, au
     ]
     for files, sentence in cases:
         options = zip(("--client-certificate", "--client-key"), files, strict=False)
-        ended = sampleapp("readings", *(each for option in options for each in option))
-        assert (ended.returncode, ended.stdout) == (2, "")
-        assert sentence in ended.stderr
-        assert "Invalid value for '--client-certificate': " in ended.stderr
+        stdout, stderr = sampleapp("readings", *(each for option in options for each in option), code=2)
+        assert stdout == ""
+        assert sentence in stderr
+        assert "Invalid value for '--client-certificate': " in stderr
         with pytest.raises(ValueError, match=sentence.replace(".", r"\.")):
             Client(
                 base_url="https://localhost",
@@ -138,13 +126,15 @@ def test_files_that_cannot_be_used_are_a_fault_of_the_command_line(sampleapp, au
             )
     for arguments in (["readings"], ["consume", "t"], ["publish", "t", "--lines", "/dev/null"]):
         url = ["--url", "http://localhost/"]
-        ended = sampleapp(*arguments, *url, "--client-certificate", one.certificate, "--client-key", one.key)
-        assert (ended.returncode, ended.stdout) == (2, "")
-        assert "is presented over TLS only: give the service's URL with https://" in ended.stderr
-    ended = sampleapp("consume", "t", "--broker", "sqlite:records", "--client-certificate", one.certificate)
-    assert (ended.returncode, ended.stdout) == (2, "")
-    assert "--client-certificate is for the service: give its URL" in ended.stderr
+        files = ["--client-certificate", one.certificate, "--client-key", one.key]
+        stdout, stderr = sampleapp(*arguments, *url, *files, code=2)
+        assert stdout == ""
+        assert "is presented over TLS only: give the service's URL with https://" in stderr
+    of_broker = ["consume", "t", "--broker", "sqlite:records"]
+    stdout, stderr = sampleapp(*of_broker, "--client-certificate", one.certificate, code=2)
+    assert stdout == ""
+    assert "--client-certificate is for the service: give its URL" in stderr
     with pytest.raises(ValueError, match="for the client's own agent"):
         Client(base_url="https://a", reactor=None, client_certificate=one.certificate, agent=object())
-    ended = sampleapp("readings", "--client-key", one.key)
-    assert (ended.returncode, "A client key needs a client certificate." in ended.stderr) == (2, True)
+    _, stderr = sampleapp("readings", "--client-key", one.key, code=2)
+    assert "A client key needs a client certificate." in stderr

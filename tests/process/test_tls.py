@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import http.client
-import os
 import re
 import socket
 import ssl
-import subprocess
-import sys
 from contextlib import ExitStack, closing, suppress
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 
+from tests.support.command import sampleapp
 from tests.support.process import (
     DEADLINE_S,
     connect,
@@ -131,21 +128,13 @@ def test_a_certificate_that_is_not_trusted_is_told_apart_from_an_answer_that_is_
     port = urlsplit(service.wait_for_output(r"Listening at (https://\S+)").group(1)).port
     reason = "is not signed by a trusted authority: to trust one more, name the file of its certificate"
     for host in ("localhost", "127.0.0.1"):
-        done = subprocess.run(
-            [Path(sys.executable).with_name("sampleapp"), "publish", "t", "c"],
-            check=False,
-            env={**os.environ, "SAMPLEAPP_URL": f"https://{host}:{port}/"},
-            stderr=subprocess.PIPE,
-            text=True,
-            timeout=DEADLINE_S,
-        )
-        assert done.returncode == 1
+        _, stderr = sampleapp(service, "publish", "t", "c", url=f"https://{host}:{port}/", code=1)
         sentence = f"The certificate of https://{host}:{port}/messages {reason}"
-        assert sentence in done.stderr
-        assert "SSL_CERT_FILE" in done.stderr
-        assert "SSL routines" not in done.stderr
-        assert "Is the service running?" not in done.stderr
-        assert "may have been published" not in done.stderr
+        assert sentence in stderr
+        assert "SSL_CERT_FILE" in stderr
+        assert "SSL routines" not in stderr
+        assert "Is the service running?" not in stderr
+        assert "may have been published" not in stderr
 
 
 def test_handshakes_that_are_not_completed_are_cut_and_others_are_served(start, certificate):
