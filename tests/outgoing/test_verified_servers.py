@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import os
+import socket
 import ssl
+import threading
 
 import pytest
 import pytest_twisted
@@ -13,7 +14,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from OpenSSL import SSL
 from twisted.internet.error import CannotListenError
-from twisted.internet.utils import getProcessOutputAndValue
 from twisted.web.server import Site
 
 from sampleapp.access.issuer_keys import FetchFailed, fetch_with
@@ -23,11 +23,11 @@ from sampleapp.outgoing.verified_tls import VerifiedConnections, WrongHost, clie
 from tests.support.brokers import eventually, within
 from tests.support.certificates import Authority, self_signed
 from tests.support.client_servers import ContractResource
-from tests.support.command import COMMAND
+from tests.support.command import DEADLINE_S, sampleapp
 from tests.support.connecting import Connecting, Names, WithNames, trusting
 from tests.support.kafka_server import FakeBroker, ServerTLS, listening
 from tests.support.logs import logged_lines
-from tests.support.secrets import record_output, secret
+from tests.support.secrets import secret
 
 HOUR = dt.timedelta(hours=1)
 TOKEN = secret("a-token-for-one-server-only", "a token")
@@ -244,24 +244,44 @@ async def test_an_authority_that_has_expired_is_told_apart_from_the_servers_own_
     assert " has expired: renew it, or set this machine's clock" in rejected
 
 
-@pytest_twisted.ensureDeferred
-async def test_the_command_rejects_a_server_without_a_traceback(authority, monkeypatch):
-    server = HTTPUser(authority, monkeypatch)
+@contextlib.contextmanager
+def one_connection(issued):
+    """A TLS server for one connection; yields its port, and collects what comes after the handshake."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*issued)
+    received = bytearray()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve():
+            connection, _ = server.accept()
+            with (
+                connection,
+                contextlib.suppress(OSError),
+                context.wrap_socket(connection, server_side=True) as secure,
+            ):
+                received.extend(secure.recv(1))
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield server.getsockname()[1], received
+        thread.join(DEADLINE_S)
+
+
+def test_the_command_rejects_a_server_without_a_traceback(authority):
+    trust = {"SSL_CERT_FILE": str(authority.certificate)}
     for issued, host, reason in [
         (authority.server(dns=[], ip=[]), "localhost", f"names no host: it needs DNS:localhost {UNNAMED}"),
         (authority.server("other", ip=[]), "127.0.0.1", f"is for localhost, not for 127.0.0.1: {INSTEAD}"),
         (authority.expired(), "localhost", "has expired: renew it, or set this machine's clock"),
     ]:
-        async with listening(server.factory, tls=ServerTLS(issued)) as port:
+        with one_connection(issued) as (port, received):
             url = f"https://{host}:{port}"
-            ended = getProcessOutputAndValue(COMMAND, ["publish", "t", "c", "--url", url], os.environ)
-            output, errors, code = await within(ended)
-        record_output("output of commands", output + errors)
-        told = " ".join(errors.decode().split())
-        assert (code, output) == (1, b"")
+            output, errors = sampleapp(None, "publish", "t", "c", url=url, environment=trust, code=1)
+        told = " ".join(errors.split())
+        assert output == ""
         assert f"The certificate of {url}/messages {reason}. Nothing was sent." in told
         assert "Traceback" not in told
-    assert server.requests == []
+        assert received == b""
 
 
 LABELS = st.sampled_from(["a", "b", "localhost", "example", "com"])
