@@ -89,9 +89,13 @@ def one_answer(answer):
 
         def serve():
             connection, _ = server.accept()
-            with connection:
+            with connection, contextlib.suppress(ConnectionResetError):
                 connection.recv(65536)
                 connection.sendall(answer)
+                connection.shutdown(socket.SHUT_WR)
+                # Closed with a part of the request unread, it would be reset, and the answer lost.
+                while connection.recv(65536):
+                    pass
 
         thread = threading.Thread(target=serve)
         thread.start()
