@@ -21,29 +21,29 @@ def run_with(fault, monkeypatch):
         clients.append(service.client(query, settle_s=0.05, **of))
 
     topic.deliver_at_once = 4
-    topic.publish(0, b"before all", b"a")
+    topic.append(0, b"before all", b"a")
     come()
     come()
     come("key=a", key=b"a")
     come("partition=0", partitions={0})
     for number in range(6):
-        topic.publish(number % 2, b"%d" % number, (None, b"a", b"b")[number % 3])
+        topic.append(number % 2, b"%d" % number, (None, b"a", b"b")[number % 3])
     service.run(0.05)
     topic.end_transaction(1)
-    topic.publish(0, b"large" * 2000, b"b")
+    topic.append(0, b"large" * 2000, b"b")
     topic.add_partition()
-    topic.publish(2, b"of a new partition", b"a")
+    topic.append(2, b"of a new partition", b"a")
     service.run(0.05)
-    topic.publish(1)
+    topic.append(1)
     come()
-    topic.publish(1, key=b"a")
+    topic.append(1, key=b"a")
     for records in (1, 1, 0):
         service.run(3, step=0.2)
         for client in clients:
             if not client.read().is_connected:
                 client.connect()
         for partition in range(3 * records):
-            topic.publish(partition, b"after the fault", b"a")
+            topic.append(partition, b"after the fault", b"a")
     service.run(3, step=0.2)
     for client in clients:
         client.read().require_everything()

@@ -72,7 +72,7 @@ class SimulatedTopic:
         self.begins.append(0)
         self._wake()
 
-    def publish(self, partition=0, value=b"v", key=None, headers=()):
+    def append(self, partition=0, value=b"v", key=None, headers=()):
         log = self.logs[partition]
         log.append(
             ConsumerRecord(

@@ -266,7 +266,7 @@ def test_a_request_of_a_caller_leaves_nothing(status, headers):
 @pytest.fixture
 def pages():
     service = PageService(partitions=1)
-    service.topic.publish(0, b"v" * 100_000, key=b"k")
+    service.topic.append(0, b"v" * 100_000, key=b"k")
     # A feed that ends is freed later, once for all streams.
     service.gateway.feeds.linger_s = 10**6
     return service
@@ -318,7 +318,7 @@ def test_a_page_that_has_waited_leaves_nothing(pages, end, status):
         pages.run(0.1, step=0.01)
         if end == "record":
             # It stays in the topic.
-            pages.topic.publish(0, b"v")
+            pages.topic.append(0, b"v")
         elif end == "client":
             asked.connection.channel.readConnectionLost()
         pages.run(1.2, step=0.01)
@@ -345,7 +345,7 @@ def test_a_page_whose_caller_loses_its_right_leaves_nothing():
 
 def test_a_search_that_fails_later_leaves_nothing(pages):
     for _ in range(5001):
-        pages.topic.publish(0, b"", key=b"o")
+        pages.topic.append(0, b"", key=b"o")
 
     def search():
         asked = pages.ask("?key=k&limit=10000", settle_s=0)
@@ -364,7 +364,7 @@ def test_a_stream_that_cannot_read_leaves_nothing(pages, frozen):
     def stream():
         connection = open_stream(pages, "?from=earliest", transport=NarrowTransport)
         for _ in range(3):
-            pages.topic.publish(0, b"v" * 10_000)
+            pages.topic.append(0, b"v" * 10_000)
         if frozen:
             pages.topic.frozen = set(frozen)
         else:
@@ -411,7 +411,7 @@ def open_stream(service, query="", *, target=PATH, transport=None):
 def test_a_stream_leaves_nothing(pages, query, transport, end):
     def stream():
         connection = open_stream(pages, query, transport=transport)
-        pages.topic.publish(0, b"v", key=b"k")
+        pages.topic.append(0, b"v", key=b"k")
         for _ in range(20):
             pages.clock.advance(0.01)
         if end == "finished":

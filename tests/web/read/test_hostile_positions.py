@@ -31,8 +31,8 @@ def ask(query="", *headers):
     """The status, the kind of the problem with its pointers, or the names of the events."""
     service = PageService(partitions=2)
     for _ in range(3):
-        service.topic.publish(0)
-        service.topic.publish(1)
+        service.topic.append(0)
+        service.topic.append(1)
     connection = service.connect()
     tracemalloc.start()
     connection.send(request_bytes("GET", PATH + query, headers))

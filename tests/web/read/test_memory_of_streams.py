@@ -53,7 +53,7 @@ def read_everything(service, links):
 def test_streams_that_are_behind_share_what_they_are_sent_and_it_is_counted_once():
     service = PageService()
     for _ in range(2):
-        service.topic.publish(0, b"\0" * (MIB // 4))
+        service.topic.append(0, b"\0" * (MIB // 4))
     links = [opened(service, "?from=earliest", room=1000, settle_s=0.1) for _ in range(30)]
     # JSON has six bytes for each byte, and each connection hands over 64 KiB at a time.
     assert 1.5 * MIB < service.site.body_memory.reserved < 1.5 * MIB + 30 * 70_000
@@ -67,7 +67,7 @@ def test_streams_that_are_behind_share_only_what_both_of_them_want():
     for partition, key, header in [(0, b"k", b"a"), (0, b"l", b"b"), (0, b"k", b"b"), (1, b"l", b"a")]:
         # One page has all of them, and JSON has six bytes for each NUL.
         value = b"%d%b%b" % (partition, key, header) + bytes(14_000)
-        service.topic.publish(partition, value, key, headers=(("h", header),))
+        service.topic.append(partition, value, key, headers=(("h", header),))
     wanted = {
         "": ["0ka", "0kb", "0lb", "1la"],
         "&key=k": ["0ka", "0kb"],
@@ -89,7 +89,7 @@ def test_streams_that_are_behind_leave_half_of_the_memory_to_requests(kind, vers
         callers, headers, most = FULL, [by("full")], limit // 4
     service = PageService(max_body_memory=limit, callers=callers)
     for number in range(40):
-        service.topic.publish(0, b"%d" % (number % 10) * (MIB // 16))
+        service.topic.append(0, b"%d" % (number % 10) * (MIB // 16))
     links = []
     for number in range(40):
         link = Link(service.site, service.clock, room=1000)
@@ -128,7 +128,7 @@ def test_clients_that_read_former_readings_are_cut_when_these_take_half_of_the_m
 
 def test_a_record_larger_than_the_whole_budget_is_sent_all_the_same():
     service = PageService(max_body_memory=2 * MIB)
-    service.topic.publish(0, b"\0" * MIB)
+    service.topic.append(0, b"\0" * MIB)
     links = [opened(service, "?from=earliest") for _ in range(3)]
     read_everything(service, links)
     assert [len(values_of(link)) for link in links] == [1] * 3
@@ -138,7 +138,7 @@ def test_large_records_that_come_while_the_memory_is_full_are_sent_when_there_is
     service = PageService(max_body_memory=4 * MIB)
     slow = [opened(service, room=1000) for _ in range(4)]
     for number in range(12):
-        service.topic.publish(0, b"%d" % (number % 10) * (MIB // 2))
+        service.topic.append(0, b"%d" % (number % 10) * (MIB // 2))
         pass_time(service, 0.2)
         assert service.site.body_memory.reserved < 3 * MIB
     read_everything(service, slow)
@@ -151,7 +151,7 @@ def test_a_stream_that_joins_the_feed_after_a_wait_for_memory_keeps_none():
     memory, link = service.site.body_memory, opened(service, room=1000)
     memory.add("", 2 * MIB)
     for number in range(3):
-        service.topic.publish(0, b"%d" % number * 20_000)
+        service.topic.append(0, b"%d" % number * 20_000)
         pass_time(service, 0.5)
     link.socket.room = float("inf")
     link.read_all()
@@ -167,7 +167,7 @@ def test_streams_that_wait_for_memory_go_on_soon_after_there_is_room():
     memory, taken = service.site.body_memory, 2 * MIB
     memory.add("", taken)
     for number in range(3):
-        service.topic.publish(0, b"%d" % number * (MIB // 16))
+        service.topic.append(0, b"%d" % number * (MIB // 16))
     links = [opened(service, f"?from=offset:{number % 3}") for number in range(100)]
     pass_time(service, 60)
     reads = service.topic.reads
@@ -186,7 +186,7 @@ def test_streams_that_wait_for_memory_get_it_one_after_the_other():
     memory, taken = service.site.body_memory, 2 * MIB
     memory.add("", taken)
     for _ in range(60):
-        service.topic.publish(0, b"x" * 20_000)
+        service.topic.append(0, b"x" * 20_000)
     links = [opened(service, f"?from=offset:{number}", room=1000) for number in range(50)]
     pass_time(service, 20)
     reads = service.topic.reads
@@ -203,7 +203,7 @@ def test_streams_that_wait_for_memory_get_it_one_after_the_other():
 def test_the_memory_is_free_again_as_soon_as_the_clients_have_gone():
     service = PageService()
     for number in range(3):
-        service.topic.publish(0, b"%d" % number * MIB)
+        service.topic.append(0, b"%d" % number * MIB)
     links = [opened(service, f"?from=offset:{number % 3}", room=1000) for number in range(30)]
     assert service.site.body_memory.reserved > 3 * MIB
     gc.disable()
@@ -242,7 +242,7 @@ def fell_behind(service, link):
     link.socket.room = 1000
     service.topic.expire()
     for _ in range(6):
-        service.topic.publish(0, b"x" * 60_000)
+        service.topic.append(0, b"x" * 60_000)
         service.read(b"id", b"%d" % len(service.topic.logs[0]))
     pass_time(service, 0.5)
     gone(service, link)
@@ -263,7 +263,7 @@ ENDS = [gone, closed_its_side, drained, lost_its_right, fell_behind]
 @pytest.mark.parametrize(("query", "options"), KINDS.values(), ids=KINDS)
 def test_a_stream_that_has_ended_leaves_no_object_behind(query, options, end):
     service = PageService(callers=FULL)
-    service.topic.publish(0, b"a", b"k")
+    service.topic.append(0, b"a", b"k")
 
     def open_and_end():
         end(service, opened(service, query, by("full"), **options))
@@ -380,8 +380,8 @@ def test_a_client_that_reads_at_once_gets_large_events_although_the_budget_is_fu
     service = PageService()
     memory, link = service.site.body_memory, opened(service)
     memory.add("", memory.limit // 2 + 1)
-    service.topic.publish(0, b"x" * 10_000)
-    service.topic.publish(0, b"y")
+    service.topic.append(0, b"x" * 10_000)
+    service.topic.append(0, b"y")
     pass_time(service, 1)
     assert [len(value) for value in values_of(link)] == [10_000, 1]
     memory.add("", -(memory.limit // 2 + 1))

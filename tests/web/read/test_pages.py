@@ -46,8 +46,8 @@ def numbers_of_waits(service):
 
 
 def test_a_page_has_lines_a_position_and_a_link_to_the_next_one(service, topic):
-    topic.publish(0, b"a", b"k")
-    topic.publish(1, b"b")
+    topic.append(0, b"a", b"k")
+    topic.append(1, b"b")
     page = service.page("?limit=2")
     assert page.status == 200
     assert page.body == (
@@ -63,7 +63,7 @@ def test_a_page_has_lines_a_position_and_a_link_to_the_next_one(service, topic):
 
 
 def test_without_a_record_the_answer_is_204_with_the_same_headers(service, topic):
-    topic.publish(0)
+    topic.append(0)
     page = service.page("?from=latest")
     assert (page.status, page.body) == (204, b"")
     assert page.headers[b"position"] == b"id0~1.0"
@@ -74,7 +74,7 @@ def test_without_a_record_the_answer_is_204_with_the_same_headers(service, topic
 
 def test_a_page_that_is_not_the_last_does_not_say_that_it_is_up_to_date(service, topic):
     for _ in range(3):
-        topic.publish(0)
+        topic.append(0)
     page = service.page("?limit=2")
     assert (page.places, page.position) == ([(0, 0), (0, 1)], "id0~2.0")
     assert not page.is_up_to_date
@@ -85,17 +85,17 @@ def test_a_page_that_is_not_the_last_does_not_say_that_it_is_up_to_date(service,
 
 def test_a_page_has_about_a_mebibyte(service, topic):
     for _ in range(5):
-        topic.publish(0, b"x" * 400_000)
+        topic.append(0, b"x" * 400_000)
     assert len(service.page().records) == 3
 
 
 def test_a_record_of_any_size_is_in_a_page(service, topic):
-    topic.publish(0, b"\x00" * 3_000_000)
+    topic.append(0, b"\x00" * 3_000_000)
     assert service.page().places == [(0, 0)]
 
 
 def test_a_head_request_gets_the_same_fields_without_the_body(service, topic):
-    topic.publish(0, b"a")
+    topic.append(0, b"a")
     page, head = service.page(), service.page(method="HEAD")
     different = {b"date", b"x-request-id"}
     assert {name: value for name, value in head.headers.items() if name not in different} == {
@@ -114,7 +114,7 @@ def test_control_records_are_passed(service, topic):
 
 def test_a_request_for_an_offset_and_a_time_begins_there(service, topic):
     for _ in range(4):
-        topic.publish(1)
+        topic.append(1)
     assert service.page("?from=id0~0.2").places == [(1, 2), (1, 3)]
     assert service.page("?from=1970-01-01T00:00:02Z").places == [(1, 2), (1, 3)]
     assert service.page("?from=1970-01-01T00:00:03%2B00:00").places == [(1, 3)]
@@ -163,7 +163,7 @@ def test_walking_pages_gives_exactly_what_is_in_the_topic(log, limit, partitions
         if is_control:
             topic.end_transaction(partition)
         else:
-            topic.publish(partition, b"v", record_key)
+            topic.append(partition, b"v", record_key)
     query = f"?from={start}&limit={limit}"
     if partitions is not None:
         if start == "id0~.-" and 1 in partitions:
@@ -201,15 +201,15 @@ def test_walking_pages_gives_exactly_what_is_in_the_topic(log, limit, partitions
         offsets = [offset for number, offset in places if number == partition]
         assert offsets == sorted(offsets)
     # And then what comes.
-    topic.publish(0, b"new", key)
+    topic.append(0, b"new", key)
     asked_for = (partitions is None or 0 in partitions) and len(topic.logs[0]) - 1
     after = service.page(last.next).places
     assert after == ([] if asked_for is False else [(0, len(topic.logs[0]) - 1)])
 
 
 def test_partitions_that_are_not_asked_for_are_not_read(service, topic):
-    topic.publish(0)
-    topic.publish(1)
+    topic.append(0)
+    topic.append(1)
     page = service.page("?partition=1")
     assert (page.places, page.position) == ([(1, 0)], "id0~-.1")
     # What a position says of others is ignored, and those behind are left out.
@@ -218,13 +218,13 @@ def test_partitions_that_are_not_asked_for_are_not_read(service, topic):
 
 
 def test_a_partition_that_a_position_skips_stays_skipped_and_new_ones_are_read(service, topic):
-    topic.publish(0)
-    topic.publish(1)
+    topic.append(0)
+    topic.append(1)
     page = service.page("?from=id0~-")
     assert (page.places, page.position) == ([(1, 0)], "id0~-.1")
     assert topic.reads == 1
     topic.add_partition()
-    topic.publish(2)
+    topic.append(2)
     page = service.page(page.next)
     assert (page.places, page.position) == ([(2, 0)], "id0~-.1.1")
 
@@ -232,7 +232,7 @@ def test_a_partition_that_a_position_skips_stays_skipped_and_new_ones_are_read(s
 def test_new_partitions_are_read_from_their_first_record(service, topic):
     page = service.page("?from=latest")
     topic.add_partition()
-    topic.publish(2)
+    topic.append(2)
     assert service.page(page.next).places == [(2, 0)]
 
 
@@ -241,7 +241,7 @@ def test_a_search_for_a_key_stops_after_a_hundred_thousand_records_and_can_be_co
         ConsumerRecord(topic="t", partition=0, offset=offset, timestamp_ms=0, key=b"o", value=b"")
         for offset in range(100_005)
     ]
-    topic.publish(0, b"here", b"k")
+    topic.append(0, b"here", b"k")
     page = service.page("?key=k")
     assert (page.status, page.position) == (204, "id0~100000.0")
     assert not page.is_up_to_date
@@ -251,7 +251,7 @@ def test_a_search_for_a_key_stops_after_a_hundred_thousand_records_and_can_be_co
 
 def test_a_search_for_a_key_stops_after_sixteen_mebibytes(service, topic):
     for _ in range(40):
-        topic.publish(0, b"x" * 600_000, b"o")
+        topic.append(0, b"x" * 600_000, b"o")
     page = service.page("?key=k")
     assert page.status == 204
     assert 16 << 20 <= parse_position(page.position).offsets[0] * 600_000 < 18 << 20
@@ -259,7 +259,7 @@ def test_a_search_for_a_key_stops_after_sixteen_mebibytes(service, topic):
 
 def test_a_search_that_fails_later_returns_what_was_found(service, topic):
     for _ in range(5001):
-        topic.publish(0, b"", b"k")
+        topic.append(0, b"", b"k")
     asked = service.ask("?key=k&limit=10000", settle_s=0)
     service.clock.advance(0.001)
     topic.is_reachable = False
@@ -270,8 +270,8 @@ def test_a_search_that_fails_later_returns_what_was_found(service, topic):
 
 def test_no_partition_starves_in_a_search(service, topic):
     for _ in range(300):
-        topic.publish(0, b"", b"k")
-    topic.publish(1, b"", b"k")
+        topic.append(0, b"", b"k")
+    topic.append(1, b"", b"k")
     target, seen = "?key=k&limit=10", 0
     while True:
         page = service.page(target)
@@ -293,7 +293,7 @@ def test_a_page_waits_for_its_first_record(service, topic):
     reads = topic.reads
     service.run(5, step=0.1)
     assert topic.reads == reads
-    topic.publish(1, b"now")
+    topic.append(1, b"now")
     service.run(0.2)
     assert asked.page.places == [(1, 0)]
     assert numbers_of_waits(service).open == 0
@@ -301,7 +301,7 @@ def test_a_page_waits_for_its_first_record(service, topic):
 
 
 def test_a_wait_ends_with_204(service, topic):
-    topic.publish(0)
+    topic.append(0)
     asked = service.ask("?from=latest&wait=30")
     service.run(29, step=0.5)
     assert not asked.is_answered
@@ -312,7 +312,7 @@ def test_a_wait_ends_with_204(service, topic):
 
 
 def test_a_page_with_a_record_does_not_wait(service, topic):
-    topic.publish(0)
+    topic.append(0)
     assert service.ask("?wait=60", settle_s=0.02).page.places == [(0, 0)]
 
 
@@ -320,14 +320,14 @@ def test_a_page_waits_for_its_key_and_its_partition(service, topic):
     with_key = service.ask("?from=latest&wait=30&key=k")
     with_partition = service.ask("?from=latest&wait=30&partition=1")
     service.run(2, step=0.1)
-    topic.publish(0, b"", b"other")
+    topic.append(0, b"", b"other")
     service.run(1)
     assert not with_key.is_answered
     assert not with_partition.is_answered
-    topic.publish(0, b"", b"k")
+    topic.append(0, b"", b"k")
     service.run(2, step=0.01)
     assert with_key.page.places == [(0, 1)]
-    topic.publish(1)
+    topic.append(1)
     service.run(2, step=0.01)
     assert with_partition.page.places == [(1, 0)]
 
@@ -335,7 +335,7 @@ def test_a_page_waits_for_its_key_and_its_partition(service, topic):
 def test_a_page_and_a_wait_are_for_the_records_with_all_headers(service, topic):
     shop, web = ("source", b"shop"), ("source", b"web")
     for headers in [(), (shop,), (web,), (shop, ("a", None)), (web, shop), (("source", None),)]:
-        topic.publish(0, b"v", b"k", headers=headers)
+        topic.append(0, b"v", b"k", headers=headers)
     assert service.page("?header=source:shop").places == [(0, 1), (0, 3), (0, 4)]
     assert service.page("?header=source:shop&header=source:web").places == [(0, 4)]
     assert service.page("?header=source:shop&key=other").status == 204
@@ -344,7 +344,7 @@ def test_a_page_and_a_wait_are_for_the_records_with_all_headers(service, topic):
     waiting = service.ask("?from=latest&wait=30&header=source:web&key=k")
     for headers in [(shop,), (), (web,)]:
         assert not waiting.is_answered
-        topic.publish(0, b"v", b"k", headers=headers)
+        topic.append(0, b"v", b"k", headers=headers)
         service.run(2, step=0.1)
     assert waiting.page.places == [(0, 8)]
 
@@ -353,7 +353,7 @@ def test_a_page_waits_for_a_new_partition(service, topic):
     asked = service.ask("?from=latest&wait=30")
     service.run(1, step=0.1)
     topic.add_partition()
-    topic.publish(2)
+    topic.append(2)
     service.run(2, step=0.01)
     assert asked.page.places == [(2, 0)]
 
@@ -362,12 +362,12 @@ def test_a_page_whose_position_skips_a_partition_waits_for_a_new_one_and_not_for
     asked = service.ask("?from=id0~-.0&wait=30")
     service.run(1, step=0.1)
     reads = topic.reads
-    topic.publish(0)
+    topic.append(0)
     service.run(2, step=0.01)
     assert topic.reads == reads
     assert not asked.is_answered
     topic.add_partition()
-    topic.publish(2)
+    topic.append(2)
     service.run(2, step=0.01)
     assert asked.page.places == [(2, 0)]
     assert asked.page.position == "id0~-.0.1"
@@ -389,7 +389,7 @@ def test_a_client_that_has_gone_ends_its_wait(service, topic):
     assert numbers_of_waits(service).ended == {"client": 1}
     service.run(1, step=0.1)
     reads = topic.reads
-    topic.publish(0)
+    topic.append(0)
     service.run(1, step=0.1)
     assert topic.reads == reads
 
@@ -457,7 +457,7 @@ def test_a_right_that_is_lost_while_a_waiting_page_reads_is_not_forgotten():
         return deferLater(service.clock, 5, read, request)
 
     topic.read = slow
-    topic.publish(0)
+    topic.append(0)
     service.run(0.1)
     service.use_callers(caller("one", 'consume = ["other"]'))
     service.run(10, step=0.1)
@@ -469,8 +469,8 @@ def test_a_right_that_is_lost_while_a_waiting_page_reads_is_not_forgotten():
 
 def test_records_that_are_gone_are_said_with_a_position_to_resume(service, topic):
     for _ in range(4):
-        topic.publish(0)
-        topic.publish(1)
+        topic.append(0)
+        topic.append(1)
     topic.expire(0, 3)
     page = service.page("?from=id0~1.2")
     assert_problem(page, 410)
@@ -486,8 +486,8 @@ def test_records_that_are_gone_are_said_with_a_position_to_resume(service, topic
 
 def test_the_position_to_resume_at_has_all_partitions_that_were_asked_for(service, topic):
     for _ in range(4):
-        topic.publish(0)
-        topic.publish(1)
+        topic.append(0)
+        topic.append(1)
     topic.expire(1, 3)
     for partitions in ("", "&partition=0-1"):
         resume = service.page(f"?from=id0~.2{partitions}").problem["resume"]
@@ -524,11 +524,11 @@ def test_records_that_go_while_a_key_is_looked_for_are_said_by_the_next_page(ser
 
 
 def test_a_topic_that_was_made_again_is_said(service, topic):
-    topic.publish(0)
+    topic.append(0)
     position = service.page().position
     topic.make(1)
-    topic.publish(0)
-    topic.publish(0)
+    topic.append(0)
+    topic.append(0)
     for query in (f"?from={position}", f"?from={position}&partition=0", "?from=other~"):
         page = service.page(query)
         assert_problem(page, 410)
@@ -536,7 +536,7 @@ def test_a_topic_that_was_made_again_is_said(service, topic):
 
 
 def test_a_position_beyond_the_end_is_said(service, topic):
-    topic.publish(0)
+    topic.append(0)
     for query in (
         "?from=id0~2",
         "?from=id0~1.1",
@@ -602,7 +602,7 @@ def test_an_error_of_the_broker_becomes_a_problem(service, topic, kind, status):
     def answer(answer, *_):
         answer.errback(kind("It failed."))
 
-    topic._response = answer  # noqa: SLF001 -- the simulated topic's only way to fail
+    topic._response = answer  # noqa: SLF001 -- the broker's only way to fail so
     page = service.page()
     assert_problem(page, status)
     assert page.headers[b"vary"] == b"Accept"
@@ -653,12 +653,12 @@ MANY_HEADERS = tuple((f"n{number:03}", b"") for number in range(1000))
 
 def test_a_page_counts_what_its_records_hold_while_it_is_encoded_and_then_its_lines(service, topic):
     memory = service.site.body_memory = PeakMemory(1 << 28)
-    topic.publish(0, b"a" * 1000)
+    topic.append(0, b"a" * 1000)
     assert service.page().status == 200
     assert 1200 < memory.peak < 3000
     assert memory.reserved == 0
     for _ in range(20):
-        topic.publish(0, headers=MANY_HEADERS)
+        topic.append(0, headers=MANY_HEADERS)
     page = service.page("?from=id0~1.0&limit=10")
     assert len(page.records) == 10
     assert 10 * 1000 * 150 < memory.peak < 10 * 1000 * 250
@@ -667,7 +667,7 @@ def test_a_page_counts_what_its_records_hold_while_it_is_encoded_and_then_its_li
 
 def test_an_unread_page_is_counted_until_it_is_read(service, topic):
     for _ in range(10):
-        topic.publish(0, b"a" * 10_000)
+        topic.append(0, b"a" * 10_000)
     connection = service.connect(NarrowTransport)
     connection.send(request_bytes("GET", PATH))
     service.run(1, step=0.1)
@@ -702,22 +702,22 @@ def test_pages_that_are_asked_for_at_once_take_no_more_than_the_memory_and_are_a
 
 def publish_many_headers(topic):
     for _ in range(20):
-        topic.publish(0, b"v", key=b"k", headers=MANY_HEADERS)
+        topic.append(0, b"v", key=b"k", headers=MANY_HEADERS)
 
 
 def test_a_small_page_is_answered_when_large_requests_fill_their_part():
     service = PageService(max_body_memory=4 << 20)
     service.site.body_memory.add("", (4 << 20) * 7 // 8)
-    service.broker.publish(0, b"v" * 1000)
+    service.broker.append(0, b"v" * 1000)
     assert service.page().status == 200
-    service.broker.publish(0, b"v" * 100_000)
+    service.broker.append(0, b"v" * 100_000)
     assert service.page().status == 503
 
 
 def test_a_page_of_one_caller_s_part_is_rejected_when_its_unread_pages_fill_it():
     service = PageService(callers=TWO)
     service.site.body_memory.add("one", service.site.body_memory.limit // 2)
-    service.broker.publish(0, b"v")
+    service.broker.append(0, b"v")
     reads = service.topic.reads
     page = service.page(headers=[by("one")])
     assert (page.status, page.kind) == (429, "body-memory-of-caller-full")
@@ -741,7 +741,7 @@ def ask_from(service, host, headers=(), query=""):
 def test_many_pages_of_one_caller_or_address_delay_one_of_another_by_a_few(callers, query):
     service = PageService(callers=callers)
     for _ in range(20):
-        service.topic.publish(0, b"v" * 50_000, b"k")
+        service.topic.append(0, b"v" * 50_000, b"k")
     one, two = ([by("one")], [by("two")]) if callers else ([], [])
     hosts = ("127.0.0.1", "127.0.0.1") if callers else ("192.0.2.1", "192.0.2.2")
     many = [ask_from(service, hosts[0], one, query) for _ in range(200)]
@@ -754,7 +754,7 @@ def test_many_pages_of_one_caller_or_address_delay_one_of_another_by_a_few(calle
 
 
 def test_pages_whose_partition_has_a_frozen_leader_do_not_hold_up_others(service, topic):
-    topic.publish(0, b"v")
+    topic.append(0, b"v")
     topic.frozen = {1}
     many = [service.ask("?from=id0~0.0&partition=1", settle_s=0) for _ in range(16)]
     other = service.ask("?partition=0", settle_s=2)
@@ -771,7 +771,7 @@ def test_a_page_that_has_waited_long_for_its_turn_is_rejected(service, topic):
     assert {each.page.status for each in many} == {503}
     assert "waited 30 seconds" in many[-1].page.problem["detail"]
     topic.frozen = set()
-    topic.publish(0, b"v")
+    topic.append(0, b"v")
     assert service.page("?partition=0").status == 200
 
 
@@ -780,7 +780,7 @@ def test_pages_whose_clients_go_while_they_wait_for_a_turn_leave_it_to_others(se
     many = [service.ask("?from=id0~0.0&partition=1", settle_s=0) for _ in range(100)]
     for each in many:
         each.connection.lose()
-    topic.publish(0, b"v")
+    topic.append(0, b"v")
     assert service.page("?partition=0").status == 200
 
 
@@ -788,7 +788,7 @@ def test_pages_whose_clients_go_while_they_wait_for_a_turn_leave_it_to_others(se
 
 
 def test_a_site_of_twisted_web_answers_alike(service, topic):
-    topic.publish(0, b"a")
+    topic.append(0, b"a")
     site = Site(service.gateway.app.resource(), reactor=service.clock)
     for query in ("", "?from=latest", "?from=id0~9", "?x=1"):
         connection = Connection(site)
@@ -848,5 +848,5 @@ def test_the_memory_broker_is_read_and_waited_for():
 
 def test_a_caller_reads_pages_also_where_its_part_is_smaller_than_a_whole_one():
     service = PageService(callers=TWO, max_body_memory=1 << 20)
-    service.broker.publish(0, b"v")
+    service.broker.append(0, b"v")
     assert service.page(headers=[by("one")]).status == 200

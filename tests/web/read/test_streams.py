@@ -36,7 +36,7 @@ def joined(service, query="", **more):
 
 
 def test_a_stream_begins_with_the_position_at_the_end(service, topic):
-    topic.publish(0, b"old")
+    topic.append(0, b"old")
     client = service.client().read()
     assert client.reader.events == []
     assert 1000 <= client.reader.retry_ms <= 5000
@@ -52,10 +52,10 @@ def test_its_head_says_that_it_is_a_stream_and_depends_on_accept(service):
 
 def test_a_stream_from_the_first_record_goes_on_with_what_comes(service, topic):
     for number in range(1200):
-        topic.publish(number % 2, b"%d" % number)
+        topic.append(number % 2, b"%d" % number)
     client = service.client("from=earliest")
     service.run(2)
-    topic.publish(0, b"live")
+    topic.append(0, b"live")
     service.run(1)
     client.read().require_everything()
     assert len(client.values) == 1201
@@ -64,7 +64,7 @@ def test_a_stream_from_the_first_record_goes_on_with_what_comes(service, topic):
 @pytest.mark.parametrize("start", ["1970-01-01T00:00:03Z", "offset:3", "-2"])
 def test_a_stream_begins_at_a_time_at_an_offset_or_with_the_last_records(service, topic, start):
     for _ in range(5):
-        topic.publish(0)
+        topic.append(0)
     client = service.client(f"from={start}").read()
     assert client.reader.ids[0] == "id0~3.0"
     assert [record["offset"] for record in client.records] == [3, 4]
@@ -82,7 +82,7 @@ def test_a_stream_begins_at_a_time_at_an_offset_or_with_the_last_records(service
 )
 def test_the_last_id_wins_over_the_query(service, topic, query, fields, first):
     for _ in range(5):
-        topic.publish(0)
+        topic.append(0)
     client = Client(service, query)
     client.connect(**fields)
     service.run(0.1)
@@ -93,9 +93,9 @@ def test_the_last_id_wins_over_the_query(service, topic, query, fields, first):
 def test_what_comes_while_a_client_begins_is_not_missed(service, topic):
     client = service.client(settle_s=0)
     for _ in range(5):
-        topic.publish(0)
+        topic.append(0)
         service.run(0.002)
-        topic.publish(1)
+        topic.append(1)
     service.run(1)
     assert len(client.read().records) == 10
 
@@ -103,7 +103,7 @@ def test_what_comes_while_a_client_begins_is_not_missed(service, topic):
 @pytest.mark.parametrize("wait_s", [0.001, 0.02, 0.05, 0.1, 0.2, 0.4])
 def test_what_comes_soon_after_the_first_stream_of_a_topic_has_begun_comes_at_once(service, topic, wait_s):
     client = service.client(settle_s=wait_s)
-    topic.publish(0, b"a")
+    topic.append(0, b"a")
     service.run(0.05)
     assert client.read().values == ["a"]
 
@@ -114,7 +114,7 @@ def test_what_comes_soon_after_the_first_stream_of_a_topic_has_begun_comes_at_on
 def test_what_comes_is_sent_with_the_position_after_it(service, topic):
     client = joined(service)
     for partition, value in ((1, b"a"), (0, b"b")):
-        topic.publish(partition, value)
+        topic.append(partition, value)
         service.run(0.1)
     client.read()
     assert client.values == ["a", "b"]
@@ -124,7 +124,7 @@ def test_what_comes_is_sent_with_the_position_after_it(service, topic):
 def test_all_who_are_up_to_date_share_one_following_and_each_event(service, topic):
     clients = [joined(service) for _ in range(10)]
     reads = topic.reads
-    topic.publish(0, b"a")
+    topic.append(0, b"a")
     service.run(1)
     assert [client.read().values for client in clients] == [["a"]] * 10
     assert len({id(client.sink.events[-1]) for client in clients}) == 1
@@ -136,7 +136,7 @@ def test_nothing_is_sent_twice_to_who_joins_while_events_are_on_their_way(servic
     first = [joined(service) for _ in range(100)]
     topic.deliver_at_once = 50
     for _ in range(50):
-        topic.publish(0)
+        topic.append(0)
     later = []
     for _ in range(20):
         service.clock.advance(0.001)
@@ -150,7 +150,7 @@ def test_nothing_is_sent_twice_to_who_joins_while_events_are_on_their_way(servic
 def test_only_records_of_the_key_are_sent_and_the_position_moves_over_others(service, topic):
     client = joined(service, "key=a", key=b"a")
     for key in (b"b", b"a", None, b"", b"b"):
-        topic.publish(0, key or b"", key)
+        topic.append(0, key or b"", key)
     service.run(1)
     assert client.read().values == ["a"]
     service.run(20)
@@ -160,12 +160,12 @@ def test_only_records_of_the_key_are_sent_and_the_position_moves_over_others(ser
 def test_a_broker_that_compares_keys_reads_no_other_records_of_the_past(service, topic):
     topic.compares_keys = True
     for number in range(1200):
-        topic.publish(0, b"%d" % number, b"a" if number % 400 == 7 else b"b")
+        topic.append(0, b"%d" % number, b"a" if number % 400 == 7 else b"b")
     client = service.client("key=a&from=earliest", key=b"a")
     service.run(1)
     assert client.read().values == ["7", "407", "807"]
     assert topic.records_read == 3
-    topic.publish(0, b"live", b"a")
+    topic.append(0, b"live", b"a")
     service.run(20)
     client.read().require_everything()
     assert client.reader.last_event_id == "id0~1201.0"
@@ -174,10 +174,10 @@ def test_a_broker_that_compares_keys_reads_no_other_records_of_the_past(service,
 def test_only_records_with_the_headers_are_sent_live_and_from_the_past(service, topic):
     shop = ("source", b"shop")
     for headers in [(shop,), (), (("a", b""), shop)]:
-        topic.publish(0, b"past", headers=headers)
+        topic.append(0, b"past", headers=headers)
     client = joined(service, "header=source:shop&from=earliest", headers=(shop,))
     for headers in [(), (shop,), (("source", b"web"),)]:
-        topic.publish(0, b"live", headers=headers)
+        topic.append(0, b"live", headers=headers)
     service.run(1)
     assert [record["offset"] for record in client.read().records] == [0, 2, 4]
 
@@ -185,7 +185,7 @@ def test_only_records_with_the_headers_are_sent_live_and_from_the_past(service, 
 def test_the_empty_key_is_a_key(service, topic):
     client = joined(service, "key=", key=b"")
     for key in (None, b"", b"a"):
-        topic.publish(0, b"v", key)
+        topic.append(0, b"v", key)
     service.run(1)
     assert [record["offset"] for record in client.read().records] == [1]
 
@@ -194,9 +194,9 @@ def test_positions_of_a_stream_of_some_partitions_leave_out_the_others(service, 
     topic.add_partition()
     client = joined(service, "partition=1", partitions={1})
     assert client.reader.last_event_id == "id0~-.0"
-    topic.publish(0)
-    topic.publish(1, b"one")
-    topic.publish(2)
+    topic.append(0)
+    topic.append(1, b"one")
+    topic.append(2)
     service.run(1)
     assert client.read().values == ["one"]
     assert client.reader.last_event_id == "id0~-.1"
@@ -210,7 +210,7 @@ def test_a_partition_that_a_position_leaves_out_stays_out_and_new_ones_come(serv
     assert client.reader.last_event_id == "id0~-.0"
     topic.add_partition()
     for partition in range(3):
-        topic.publish(partition, b"%d" % partition)
+        topic.append(partition, b"%d" % partition)
     service.run(1)
     assert sorted(client.read().values) == ["1", "2"]
     assert client.reader.last_event_id == "id0~-.1.1"
@@ -219,7 +219,7 @@ def test_a_partition_that_a_position_leaves_out_stays_out_and_new_ones_come(serv
 def test_a_new_partition_is_read_from_its_first_record(service, topic):
     client = joined(service)
     topic.add_partition()
-    topic.publish(2, b"new")
+    topic.append(2, b"new")
     service.run(1)
     assert client.read().values == ["new"]
     assert client.reader.last_event_id == "id0~0.0.1"
@@ -232,7 +232,7 @@ def test_a_partition_whose_first_records_are_gone_when_it_is_noticed_is_read_as_
     topic.hold_following(is_held=True)
     topic.add_partition()
     for _ in range(5):
-        topic.publish(2)
+        topic.append(2)
     topic.expire(2, 3)
     topic.hold_following(is_held=False)
     service.run(2)
@@ -246,7 +246,7 @@ def test_long_positions_are_on_the_last_event_of_a_group_only(topic, service):
     topic.deliver_at_once = 10
     client = joined(service)
     for _ in range(5):
-        topic.publish(0)
+        topic.append(0)
     service.run(1)
     client.read().require_everything()
     blocks = [block for block in client.sink.sent.split(b"\n\n") if b"data: " in block]
@@ -267,7 +267,7 @@ def test_more_partitions_than_a_position_has_room_for_are_rejected(service, topi
 def test_offsets_without_records_are_passed(service, topic):
     client = joined(service)
     for _ in range(3):
-        topic.publish(0)
+        topic.append(0)
         topic.end_transaction(0)
     service.run(20)
     client.read().require_everything()
@@ -292,7 +292,7 @@ def test_a_stream_ends_by_itself_after_about_ten_minutes_and_goes_on(service, to
     service.run(125, step=1)
     assert client.sink.ended_by == "age"
     client.read()
-    topic.publish(0, b"meanwhile")
+    topic.append(0, b"meanwhile")
     client.connect()
     service.run(0.1)
     assert client.read().values == ["meanwhile"]
@@ -319,7 +319,7 @@ def test_a_stream_whose_read_is_cancelled_by_the_broker_is_cut_and_reported(
     service, topic, no_failure_is_lost
 ):
     for _ in range(2000):
-        topic.publish(0)
+        topic.append(0)
     client = service.client("from=earliest", settle_s=0.001)
     topic.read = lambda _: fail(CancelledError())
     service.run(1)
@@ -348,7 +348,7 @@ def test_who_falls_behind_reads_by_himself_when_he_can_take_more(service, topic)
     slow.stop_reading()
     topic.deliver_at_once = 10
     for number in range(300):
-        topic.publish(0, b"%d" % number)
+        topic.append(0, b"%d" % number)
     service.run(1)
     numbers = service.places.numbers[StreamKind.RECORDS]
     assert numbers.behind == 1
@@ -359,7 +359,7 @@ def test_who_falls_behind_reads_by_himself_when_he_can_take_more(service, topic)
     slow.read().require_everything()
     assert numbers.behind == 0
     reads = topic.reads
-    topic.publish(0, b"live")
+    topic.append(0, b"live")
     service.run(1)
     assert (slow.read().values[-1], topic.reads) == ("live", reads)
 
@@ -367,7 +367,7 @@ def test_who_falls_behind_reads_by_himself_when_he_can_take_more(service, topic)
 def test_who_reads_by_himself_when_following_stops_begins_no_other_following(service, topic):
     client = joined(service)
     client.stop_reading()
-    topic.publish(0, b"last")
+    topic.append(0, b"last")
     service.run(1)
     service.feeds.stop()
     client.read_on()
@@ -381,7 +381,7 @@ def test_who_reads_by_himself_when_following_stops_begins_no_other_following(ser
 
 def test_history_is_read_only_as_fast_as_the_client_takes_it(service, topic):
     for _ in range(40):
-        topic.publish(0, b"x" * 50_000)
+        topic.append(0, b"x" * 50_000)
     client = service.client("from=earliest", unsent=1)
     service.run(5)
     assert len(client.sink.sent) < 250_000
@@ -391,7 +391,7 @@ def test_history_is_read_only_as_fast_as_the_client_takes_it(service, topic):
 
 
 def test_only_some_streams_read_by_themselves_at_one_time(service, topic):
-    topic.publish(0)
+    topic.append(0)
     asking = [service.ask("from=earliest") for _ in range(100)]
     assert topic.reads <= 10
     service.run(1)
@@ -399,7 +399,7 @@ def test_only_some_streams_read_by_themselves_at_one_time(service, topic):
 
 
 def test_streams_whose_partition_has_a_frozen_leader_do_not_hold_up_others(service, topic):
-    topic.publish(0, b"a")
+    topic.append(0, b"a")
     topic.frozen = {1}
     rejected, opened = [], []
     for _ in range(16):
@@ -435,7 +435,7 @@ def test_records_that_expired_before_they_were_read_are_named(service, topic):
     client.stop_reading()
     topic.deliver_at_once = 100
     for _ in range(900):
-        topic.publish(0)
+        topic.append(0)
     service.run(1)
     topic.expire(0, 700)
     client.read_on()
@@ -453,7 +453,7 @@ def test_records_that_expire_before_the_feed_has_them_are_named(service, topic):
     client = joined(service)
     topic.hold_following(is_held=True)
     for _ in range(10):
-        topic.publish(0)
+        topic.append(0)
     topic.expire(0, 7)
     topic.hold_following(is_held=False)
     service.run(2)
@@ -465,8 +465,8 @@ def test_who_comes_back_after_records_expired_is_told(service, topic):
     client = joined(service)
     client.cut()
     for _ in range(10):
-        topic.publish(0)
-        topic.publish(1)
+        topic.append(0)
+        topic.append(1)
     topic.expire(0, 7)
     client.connect()
     service.run(1)
@@ -479,10 +479,10 @@ def test_who_comes_back_after_records_expired_is_told(service, topic):
 @pytest.mark.parametrize("partitions", [1, 3])
 def test_a_topic_that_is_made_again_is_read_from_its_first_record(service, topic, partitions):
     client, of_one = joined(service), joined(service, "partition=0", partitions={0})
-    topic.publish(0, b"old")
+    topic.append(0, b"old")
     service.run(1)
     topic.make(partitions)
-    topic.publish(0, b"new")
+    topic.append(0, b"new")
     service.run(2)
     for each in (client, of_one):
         each.read().require_everything()
@@ -494,11 +494,11 @@ def test_a_topic_that_is_made_again_is_read_from_its_first_record(service, topic
 def test_without_ids_of_topics_the_feed_tells_that_it_was_made_again(service):
     service = StreamService(partitions=1, has_ids=False)
     client = joined(service)
-    service.topic.publish(0, b"old")
+    service.topic.append(0, b"old")
     service.run(1)
     service.topic.make(1)
     for _ in range(3):
-        service.topic.publish(0, b"new")
+        service.topic.append(0, b"new")
     service.run(2)
     assert client.read().values == ["old", "new", "new", "new"]
     assert client.told == [("reset", {"reason": "topic-replaced"})]
@@ -508,10 +508,10 @@ def test_without_ids_a_stream_that_skips_a_partition_goes_on_with_fewer_in_a_top
     service = StreamService(partitions=3, has_ids=False)
     client = service.client("from=_~0.0.-")
     service.run(1)
-    service.topic.publish(0, b"old")
+    service.topic.append(0, b"old")
     service.run(1)
     service.topic.make(1)
-    service.topic.publish(0, b"new")
+    service.topic.append(0, b"new")
     service.run(2)
     assert client.read().values == ["old", "new"]
     assert client.told[0] == ("reset", {"reason": "topic-replaced"})
@@ -521,11 +521,11 @@ def test_without_ids_a_stream_that_skips_a_partition_goes_on_with_fewer_in_a_top
 @pytest.mark.parametrize("partitions", [1, 2, 3])
 def test_who_comes_back_to_a_topic_that_was_made_again_is_told(service, topic, partitions):
     client = joined(service)
-    topic.publish(0, b"old")
+    topic.append(0, b"old")
     service.run(1)
     client.cut()
     topic.make(partitions)
-    topic.publish(0, b"new")
+    topic.append(0, b"new")
     client.connect()
     service.run(1)
     assert client.read().values == ["old", "new"]
@@ -544,12 +544,12 @@ def test_without_ids_who_comes_back_is_told_only_if_the_topic_made_again_is_shor
     service = StreamService(partitions=1, has_ids=False)
     client = joined(service)
     for _ in range(3):
-        service.topic.publish(0, b"old")
+        service.topic.append(0, b"old")
     service.run(1)
     client.cut()
     service.topic.make(1)
     for number in range(count):
-        service.topic.publish(0, b"%d" % number)
+        service.topic.append(0, b"%d" % number)
     client.connect()
     service.run(1)
     assert client.read().values == values
@@ -557,7 +557,7 @@ def test_without_ids_who_comes_back_is_told_only_if_the_topic_made_again_is_shor
 
 
 def test_a_position_beyond_the_end_begins_again(service, topic):
-    topic.publish(0, b"a")
+    topic.append(0, b"a")
     client = Client(service)
     client.connect(last_event_id="id0~9.0")
     service.run(1)
@@ -572,12 +572,12 @@ def cut_log():
     service = StreamService(has_epochs=True)
     topic = service.topic
     for number in range(3):
-        topic.publish(0, b"%d" % number)
+        topic.append(0, b"%d" % number)
 
     def cut():
         topic.cut(0, 1)
         for number in range(3):
-            topic.publish(0, b"new %d" % number)
+            topic.append(0, b"new %d" % number)
 
     service.cut_log = cut
     return service
@@ -634,7 +634,7 @@ def test_a_position_in_the_url_of_a_log_that_was_cut_is_rejected(cut_log):
 )
 def test_a_position_in_the_url_that_cannot_be_continued_is_rejected(service, topic, position, error):
     for _ in range(5):
-        topic.publish(0)
+        topic.append(0)
     topic.expire(0, 3)
     rejection = service.open(f"from={position}").value
     assert isinstance(rejection, error)
@@ -664,7 +664,7 @@ def test_a_partition_that_the_topic_does_not_have_is_rejected(service):
 
 
 def test_a_stream_ends_when_its_partition_is_gone_for_good(service, topic):
-    topic.publish(1)
+    topic.append(1)
     client = joined(service, "partition=1")
     topic.make(1)
     service.run(30)
@@ -679,7 +679,7 @@ def test_while_the_broker_cannot_be_reached_a_stream_stays_and_goes_on(service, 
     client = joined(service)
     client.stop_reading()
     for _ in range(10):
-        topic.publish(0)
+        topic.append(0)
     service.run(1)
     topic.is_reachable = False
     client.read_on()
@@ -695,15 +695,15 @@ def test_a_stream_that_is_ahead_of_the_feed_waits_for_it_or_reads_by_itself(serv
     joined(service)
     topic.hold_following(is_held=True)
     for _ in range(3):
-        topic.publish(0)
+        topic.append(0)
     client = service.client()
     service.run(1)
-    topic.publish(0, b"a")
+    topic.append(0, b"a")
     service.run(5)
     assert client.read().values == ["a"]
     topic.hold_following(is_held=False)
     service.run(5)
-    topic.publish(0, b"b")
+    topic.append(0, b"b")
     service.run(1)
     client.read().require_everything()
     assert service.places.numbers[StreamKind.RECORDS].behind == 0
@@ -713,7 +713,7 @@ def test_records_that_come_faster_than_they_can_be_passed_on_are_read_by_each(se
     client = joined(service)
     topic.deliver_at_once = 30
     for _ in range(10):
-        topic.publish(0, b"x" * 1_000_000)
+        topic.append(0, b"x" * 1_000_000)
     service.run(5)
     client.read().require_everything()
     assert service.feeds.overruns == 1
@@ -739,7 +739,7 @@ def test_a_fault_of_one_client_does_not_keep_events_from_the_others(service, top
         raise RuntimeError("the connection is broken")
 
     broken.sink.write = fail
-    topic.publish(0, b"a")
+    topic.append(0, b"a")
     service.run(1)
     assert other.read().values == ["a"]
     assert broken.sink.ended_by == "fault"
@@ -750,7 +750,7 @@ def test_a_fault_of_one_client_does_not_keep_events_from_the_others(service, top
 def test_a_stream_that_leaves_a_feed_that_has_ended_does_not_end_the_next_one(service, topic):
     gone = joined(service)
     gone.stop_reading()
-    topic.publish(0)
+    topic.append(0)
     service.run(100)
     assert len(service.feeds) == 0
     client = service.client()
@@ -758,7 +758,7 @@ def test_a_stream_that_leaves_a_feed_that_has_ended_does_not_end_the_next_one(se
     gone.cut()
     service.run(100)
     assert len(service.feeds) == len(topic.followings) == 1
-    topic.publish(0, b"a")
+    topic.append(0, b"a")
     service.run(1)
     assert client.read().values == ["a"]
 
@@ -772,7 +772,7 @@ def test_a_stream_whose_position_has_become_too_long_ends(service, topic):
     for _ in range(100):
         topic.add_partition()
     service.run(1)
-    topic.publish(0)
+    topic.append(0)
     service.run(1)
     assert client.sink.ended_by == "position"
     client.connect()

@@ -31,12 +31,12 @@ class Streams(RuleBasedStateMachine):
     @rule(place=PLACES, key=st.sampled_from(KEYS), count=st.sampled_from([1, 1, 3, 30]))
     def publish(self, place, key, count):
         for number in range(count):
-            self.topic.publish(place % len(self.topic.logs), b"%d" % number, key)
+            self.topic.append(place % len(self.topic.logs), b"%d" % number, key)
 
     @rule(place=PLACES, length=st.sampled_from([100, 40_000]))
     def publish_much(self, place, length):
         for _ in range(5):
-            self.topic.publish(place % len(self.topic.logs), b"x" * length, b"a")
+            self.topic.append(place % len(self.topic.logs), b"x" * length, b"a")
 
     @rule(place=PLACES)
     def end_transaction(self, place):

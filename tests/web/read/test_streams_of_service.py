@@ -52,14 +52,14 @@ def read(connection, last_event_id=""):
 
 def test_a_client_that_comes_back_gets_everything_once(service, topic):
     first = opened(service, settle_s=1)
-    topic.publish(0, b"a")
+    topic.append(0, b"a")
     pass_time(service, 0.2)
     received = read(first)
     first.lose()
-    topic.publish(1, b"b")
-    topic.publish(0, b"c")
+    topic.append(1, b"b")
+    topic.append(0, b"c")
     second = opened(service, "", (b"Last-Event-ID", received.last_event_id.encode()))
-    topic.publish(1, b"d")
+    topic.append(1, b"d")
     pass_time(service, 0.2)
     contents = [event.data.partition('"content":"')[2][0] for event in received.events + read(second).events]
     assert contents[0] == "a"
@@ -133,7 +133,7 @@ def test_a_browser_comes_back_to_a_topic_that_does_not_exist_yet():
 @pytest.mark.parametrize("other", ["", "&from=earliest", "&last_event_id=id0~0.0"])
 def test_a_polyfill_comes_back_with_its_id_in_the_url(service, topic, other):
     for content in (b"a", b"b"):
-        topic.publish(0, content)
+        topic.append(0, content)
     events = read(opened(service, f"?lastEventId=id0~1.0{other}")).events
     assert [json.loads(each.data)["content"] for each in events] == ["b"]
 
@@ -182,7 +182,7 @@ def test_a_stream_to_a_client_of_http_1_0_ends_with_the_connection(service, topi
     connection = service.connect()
     connection.send(b"GET %b HTTP/1.0\r\nAccept: text/event-stream\r\n\r\n" % PATH.encode())
     pass_time(service, 1)
-    topic.publish(0, b"a")
+    topic.append(0, b"a")
     pass_time(service, 0.2)
     assert b"chunked" not in connection.sent.lower()
     assert len(EventReader.of(body_of(connection.sent)).events) == 1
