@@ -21,7 +21,7 @@ from sampleapp.records.positions import (
     TopicReplaced,
     parse_position,
 )
-from tests.support.topic_simulator import TOPIC
+from tests.support.faulty_broker import TOPIC
 
 
 def starts_of(cursor):

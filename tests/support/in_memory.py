@@ -240,6 +240,11 @@ class InMemoryService:
 
     make_clock = Clock
 
+    @staticmethod
+    def make_broker(_clock):
+        """Return the broker of a service for which a test chooses none."""
+        return ManualBroker()
+
     def __init__(
         self,
         *,
@@ -269,7 +274,7 @@ class InMemoryService:
         self.clock.advance(1_700_000_000)
         self.clock.getThreadPool = ThreadsAtOnce
         self.clock.callFromThread = lambda call, *arguments: call(*arguments)
-        self.broker = ManualBroker() if broker is None else broker
+        self.broker = self.make_broker(self.clock) if broker is None else broker
         self.secrets = {} if secrets is None else secrets
         with TemporaryDirectory() as name:
             directory = Path(name)

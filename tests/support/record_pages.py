@@ -1,12 +1,13 @@
-"""Pages of records through the real site, of a simulated topic."""
+"""Pages of records through the real site, of a memory broker with faults."""
 
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import NamedTuple
 
+from tests.support.faulty_broker import FaultyBroker
 from tests.support.in_memory import InMemoryService, request_bytes
-from tests.support.topic_simulator import SimulatedTopic
 
 __all__ = ["PageService"]
 
@@ -77,12 +78,12 @@ class Asked:
 
 
 class PageService(InMemoryService):
-    """The whole service, with a simulated topic as its broker."""
+    """The whole service, with a memory broker that has faults unless another is given."""
 
     def __init__(self, *, broker=None, partitions=1, **options):
-        self.topic = SimulatedTopic(None, partitions=partitions) if broker is None else broker
-        super().__init__(broker=self.topic, **options)
-        self.topic.clock = self.clock
+        self.make_broker = partial(FaultyBroker, partitions=partitions)
+        super().__init__(broker=broker, **options)
+        self.topic = self.broker
 
     def ask(self, target=PATH, *, method="GET", headers=(), settle_s=0.2):
         """Send a request, and let time pass."""

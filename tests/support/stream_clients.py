@@ -17,18 +17,18 @@ from sampleapp.web.read.topic_reads import TopicReads
 from sampleapp.web.responses import Event
 from sampleapp.web.server import Exchange, Fields, Peer
 from tests.support.event_streams import EventReader, RecordingSink
-from tests.support.topic_simulator import SimulatedTopic
+from tests.support.faulty_broker import FaultyBroker
 
 __all__ = ["Client", "StreamService"]
 
 
 class StreamService:
-    """Streams of the records of a simulated topic."""
+    """Streams of the records of a memory broker with faults."""
 
     def __init__(self, **topic):
         self.clock = Clock()
         self.clock.advance(1000)
-        self.topic = SimulatedTopic(self.clock, **topic)
+        self.topic = FaultyBroker(self.clock, **topic)
         self.feeds = Feeds(self.topic, self.clock, make_event=Event)
         self.places = OpenStreams(clock=self.clock, random=Random(19))
         self.streams = RecordStreams(

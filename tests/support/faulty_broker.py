@@ -1,18 +1,17 @@
-"""A topic with everything that may happen to one in Kafka, as `IBroker.read` and `IBroker.follow` show it."""
+"""The memory broker with a topic to which everything may happen that happens to one in Kafka."""
 
 from __future__ import annotations
 
 from twisted.internet.defer import Deferred, succeed
 from zope.interface import implementer
 
+from sampleapp.brokers.memory import MemoryBroker, _first_offset, _Log
 from sampleapp.errors import BrokerUnavailable, UnknownPartition, UnknownTopic
 from sampleapp.interfaces import ISubscription
 from sampleapp.model import (
     EARLIEST,
     ConsumerRecord,
     FromEnd,
-    FromOffset,
-    FromTime,
     GoneRecords,
     OffsetAndEpoch,
     ReadResult,
@@ -20,22 +19,21 @@ from sampleapp.model import (
     with_epoch,
 )
 
-__all__ = ["SimulatedTopic"]
+__all__ = ["TOPIC", "FaultyBroker"]
 
 TOPIC = "t"
 
 
-class SimulatedTopic:
+class FaultyBroker(MemoryBroker):
     """
-    One topic with several partitions, whose records expire, which grows, and which is made again.
+    A memory broker whose topic `TOPIC` has several partitions, and whose faults a test chooses.
 
-    Readings are answered, and records are delivered, a millisecond of the clock later.
+    Records of the topic expire, partitions are added and cut, and the topic is made again. Readings are
+    answered, and records are delivered, a millisecond of the clock later.
     """
-
-    work = None
 
     def __init__(self, clock, *, partitions=1, has_ids=True, has_epochs=False):
-        self.clock = clock
+        super().__init__(clock=clock)
         self.epoch = 0 if has_epochs else -1
         """The leader epoch of the next records."""
         self.has_ids = has_ids
@@ -47,7 +45,7 @@ class SimulatedTopic:
         self.frozen = set()
         """The partitions whose leader is frozen: reads of them fail after some seconds."""
         self.deliver_at_once = 1
-        """How much is delivered in one turn."""
+        """The number of records that are delivered in one turn."""
         self.is_following_held = False
         """True to deliver nothing, as if following were slow."""
         self.followings = []
@@ -56,7 +54,7 @@ class SimulatedTopic:
         self.compares_keys = False
         self.make(partitions)
 
-    # What happens
+    # Events
 
     def make(self, partitions):
         """Make the topic, or make it again."""
@@ -68,7 +66,7 @@ class SimulatedTopic:
         self._wake()
 
     def add_partition(self):
-        self.logs.append([])
+        self.logs.append(_PartitionLog())
         self.begins.append(0)
         self._wake()
 
@@ -89,7 +87,7 @@ class SimulatedTopic:
         self._wake()
 
     def end_transaction(self, partition=0):
-        """Append a control record, which nobody gets."""
+        """Append a control record, which is not delivered."""
         self.logs[partition].append(None)
         self._wake()
 
@@ -100,8 +98,8 @@ class SimulatedTopic:
 
     def cut(self, partition, end):
         """Lose the last records, as an unclean election does. The topic stays the same."""
-        self.history.append([list(log) for log in self.logs])
-        del self.logs[partition][end:]
+        self.history.append(list(self.logs))
+        self.logs[partition] = _PartitionLog(self.logs[partition][:end])
         self.epoch += self.epoch >= 0
         self._wake()
 
@@ -109,7 +107,7 @@ class SimulatedTopic:
         self.is_following_held = is_held
         self._wake()
 
-    # What is there
+    # State
 
     @property
     def logs(self):
@@ -126,16 +124,14 @@ class SimulatedTopic:
         self.reads += 1
         answer = Deferred(lambda _: call.cancel())
         if any(request.starts.get(each) is not None for each in self.frozen):
-            frozen = BrokerUnavailable("A broker does not answer.")
-            call = self.clock.callLater(5, answer.errback, frozen)
+            call = self._clock.callLater(5, answer.errback, BrokerUnavailable("A broker does not answer."))
         else:
-            call = self.clock.callLater(0.001, self._response, answer, request)
+            call = self._clock.callLater(0.001, self._response, answer, request)
         return answer
 
     def follow(self, *, topic, observer, start=EARLIEST, partition=None):
-        assert start == FromEnd(0)
-        assert partition is None
-        following = _Subscription(self, observer)
+        assert (topic, start, partition) == (TOPIC, FromEnd(0), None)
+        following = _Subscription(self, self._clock, observer)
         self.followings.append(following)
         following.wake()
         return following
@@ -166,15 +162,15 @@ class SimulatedTopic:
             ends[partition] = len(log)
             if isinstance(start, int):
                 positions[partition] = start
+                end = log.end_of_epoch(epoch_of(start))
                 if start < begin:
                     gone.append(GoneRecords(partition, start, begin))
                     continue
-                end = self._end_of_epoch(log, epoch_of(start))
                 if start > end:
                     beyond[partition] = end
                     continue
             else:
-                positions[partition] = self._resolved(partition, start)
+                positions[partition] = max(_first_offset(log, start), begin)
             while positions[partition] < len(log) and limit > 0 and (max_bytes > 0 or not records):
                 record = log[positions[partition]]
                 positions[partition] = positions[partition] + 1 if record is None else record.next_offset
@@ -198,85 +194,90 @@ class SimulatedTopic:
             left_out=left_out,
         )
 
-    def _end_of_epoch(self, log, epoch):
-        later = (each for each in log if each is not None and each.leader_epoch > epoch >= 0)
-        first = next(later, None)
-        return len(log) if first is None else OffsetAndEpoch(first.offset, epoch)
 
-    def _resolved(self, partition, start):
-        log, begin = self.logs[partition], self.begins[partition]
-        if isinstance(start, FromOffset):
-            return min(max(start.offset, begin), len(log))
-        if isinstance(start, FromEnd):
-            return max(len(log) - start.count, begin)
-        assert isinstance(start, FromTime)
-        return next(
-            (
-                record.offset
-                for record in log[begin:]
-                if record is not None and record.timestamp_ms >= start.timestamp_ms
-            ),
-            len(log),
-        )
+class _PartitionLog(_Log):
+    """The records of a partition, with ``None`` for each control record."""
+
+    def __init__(self, entries=()):
+        super().__init__()
+        self += entries
+
+    def __iadd__(self, entries):
+        for each in entries:
+            self.append(each)
+        return self
+
+    def append(self, entry):
+        if entry is not None:
+            super().append(entry)
+            return
+        list.append(self, None)
+        self._latest_ms.append(self._newest_ms)
+
+    def end_of_epoch(self, epoch):
+        later = (each for each in self if each is not None and each.leader_epoch > epoch >= 0)
+        first = next(later, None)
+        return len(self) if first is None else OffsetAndEpoch(first.offset, epoch)
 
 
 @implementer(ISubscription)
 class _Subscription:
     """Delivers records one by one, and tells of positions."""
 
-    def __init__(self, topic, observer):
-        self.topic = topic
-        self.observer = observer
-        self.call = None
-        self.seen = topic.logs
-        self.vector = {}
-        self.existed = len(topic.logs)
+    def __init__(self, broker, clock, observer):
+        self._broker = broker
+        self._clock = clock
+        self._observer = observer
+        self._call = None
+        self._seen = broker.logs
+        self._positions = {}
+        self._existed = len(broker.logs)
 
     def wake(self):
-        if self.call is None and not self.topic.is_following_held:
-            self.call = self.topic.clock.callLater(0.001, self._deliver)
+        if self._call is None and not self._broker.is_following_held:
+            self._call = self._clock.callLater(0.001, self._deliver)
 
     def stop(self):
-        if self.call is not None:
-            self.call.cancel()
-        self.topic.followings.remove(self)
+        if self._call is not None:
+            self._call.cancel()
+        self._broker.followings.remove(self)
         return succeed(None)
 
     def unavailable_reason(self):
         return None
 
     def _deliver(self):
-        self.call = None
-        for _ in range(self.topic.deliver_at_once):
+        self._call = None
+        for _ in range(self._broker.deliver_at_once):
             if not self._deliver_one():
                 return
-            if self not in self.topic.followings:
+            if self not in self._broker.followings:
                 return
         self.wake()
 
     def _deliver_one(self):
-        logs, begins = self.topic.logs, self.topic.begins
-        if self.seen is not logs:
-            self.seen, self.vector, self.existed = logs, {}, 0
-            self.observer.reset()
+        logs, begins = self._broker.logs, self._broker.begins
+        if self._seen is not logs:
+            self._seen, self._positions, self._existed = logs, {}, 0
+            self._observer.reset()
             return True
         for partition, log in enumerate(logs):
-            position = self.vector.get(partition)
+            position = self._positions.get(partition)
             if position is None:
-                position = len(log) if partition < self.existed else begins[partition]
-                position = with_epoch(position, self.topic.epoch)
-                self.observer.begun_at(partition, position)
+                position = len(log) if partition < self._existed else begins[partition]
+                position = with_epoch(position, self._broker.epoch)
+                self._observer.begun_at(partition, position)
             elif position < begins[partition]:
                 position = begins[partition]
-                self.observer.begun_at(partition, position)
+                self._observer.begun_at(partition, position)
             elif position == len(log):
                 continue
-            elif log[position] is None:
-                position += 1
-                self.observer.passed(partition, position)
             else:
                 position += 1
-                self.observer.records_received([log[position - 1]])
-            self.vector[partition] = position
+                if log[position - 1] is None:
+                    self._observer.passed(partition, position)
+                else:
+                    self._observer.records_received([log[position - 1]])
+            self._positions[partition] = position
             return True
         return False
