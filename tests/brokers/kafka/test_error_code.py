@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from kio.schema import errors as kafkas
+from kio.schema.errors import ErrorCode as KafkasErrorCode
 
 from sampleapp.brokers.kafka.error_code import ErrorCode
 
 
 def test_each_code_has_the_name_that_kafka_gives_it():
     assert {code.value: code.name for code in ErrorCode} == {
-        code.value: kafkas.ErrorCode(code.value).name.upper() for code in ErrorCode
+        code.value: KafkasErrorCode(code.value).name.upper() for code in ErrorCode
     }
 
 
 def test_the_codes_that_kafka_calls_retriable_are_transient():
     assert [code for code in ErrorCode if code.is_retriable] == [
-        code for code in ErrorCode if kafkas.ErrorCode(code.value).retriable
+        code for code in ErrorCode if KafkasErrorCode(code.value).retriable
     ]
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.kafka_protocol import Oracle
+from tests.support.kafka_simulator.wire import Schema
 
 
 @pytest.fixture(scope="module")
 def oracle():
-    pytest.importorskip("kio", reason="kio needs Python 3.11")
-    return Oracle
+    return Schema

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
-
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
+from kio.static.constants import EntityType
 from msgspec import structs
 
 from sampleapp.brokers.kafka.protocol import (
@@ -37,9 +36,7 @@ from sampleapp.brokers.kafka.protocol import (
     TopicMetadata,
 )
 from sampleapp.model import OffsetAndEpoch
-from tests.support import strategies
-from tests.support.examples import examples
-from tests.support.kafka_protocol import (
+from tests.brokers.kafka.protocol.requests import (
     API_VERSIONS,
     DESCRIBE_CONFIGS,
     DESCRIBE_QUORUM,
@@ -56,13 +53,14 @@ from tests.support.kafka_protocol import (
     few_texts,
     grouped,
     int32s,
-    moment,
-    ms,
     offsets,
     partitions,
     timestamps_ms,
     topic_ids,
 )
+from tests.support import strategies
+from tests.support.examples import examples
+from tests.support.kafka_simulator.wire import moment, ms
 
 epochs = st.integers(0, 2**31 - 1)
 
@@ -138,9 +136,6 @@ class TestAnswersAgainstKafkasSchemas:
     @each_version(FetchRequest)
     def test_fetch(self, oracle, version):
         kio = oracle("fetch", version)
-        ends = getattr(
-            importlib.import_module(f"kio.schema.fetch.v{version}.response"), "EpochEndOffset", None
-        )
         fetched = st.builds(
             Fetched,
             topic=strategies.topics,
@@ -171,7 +166,7 @@ class TestAnswersAgainstKafkasSchemas:
                 diverging = (
                     {}
                     if end is None
-                    else {"diverging_epoch": ends(epoch=end.leader_epoch, end_offset=int(end))}
+                    else {"diverging_epoch": kio.EpochEndOffset(epoch=end.leader_epoch, end_offset=int(end))}
                 )
                 return kio.PartitionData(
                     **diverging,
@@ -378,8 +373,7 @@ class TestAnswersAgainstKafkasSchemas:
 
     @each_version(DescribeQuorumRequest)
     def test_describe_quorum(self, oracle, version):
-        kio = importlib.import_module(f"kio.schema.describe_quorum.v{version}.response")
-        other = oracle("describe_quorum", version)
+        kio = oracle("describe_quorum", version, [EntityType.response])
 
         def answer(*, error=0, of_partition=0, leader=2):
             states = [
@@ -393,7 +387,7 @@ class TestAnswersAgainstKafkasSchemas:
             ]
             partition = kio.PartitionData(
                 partition_index=0,
-                error_code=other.error(of_partition),
+                error_code=kio.error(of_partition),
                 leader_id=leader,
                 leader_epoch=4,
                 high_watermark=7,
@@ -401,9 +395,7 @@ class TestAnswersAgainstKafkasSchemas:
                 observers=tuple(states[2:]),
             )
             topic = kio.TopicData(topic_name="__cluster_metadata", partitions=(partition,))
-            return other.dump_answer(
-                kio.DescribeQuorumResponse(error_code=other.error(error), topics=(topic,))
-            )
+            return kio.dump_answer(kio.DescribeQuorumResponse(error_code=kio.error(error), topics=(topic,)))
 
         def decoded(**fields):
             return DESCRIBE_QUORUM.decode(version, answer(**fields))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 import uuid
 
 import msgspec
@@ -26,14 +27,7 @@ from sampleapp.brokers.kafka.protocol import (
     request_frame,
     software_version,
 )
-from tests.support.kafka_answers import (
-    compact,
-    fetch_answer,
-    metadata_answer,
-    packed,
-    text,
-)
-from tests.support.kafka_protocol import (
+from tests.brokers.kafka.protocol.requests import (
     API_VERSIONS,
     FETCH,
     METADATA,
@@ -42,6 +36,20 @@ from tests.support.kafka_protocol import (
     SASL_HANDSHAKE,
     TOPIC_ID,
 )
+from tests.brokers.kafka.protocol.responses import encoded
+from tests.support.kafka_simulator.wire import encode_response
+
+
+def packed(layout, *values):
+    return struct.pack(">" + layout, *values)
+
+
+def text(value):
+    return packed("h", -1) if value is None else packed("h", len(value)) + value.encode()
+
+
+def compact(value):
+    return bytes([len(value) + 1]) + value.encode()
 
 
 def test_text_that_is_not_utf_8_is_rejected():
@@ -60,7 +68,7 @@ def test_null_is_rejected_where_kafka_has_none():
 
 @pytest.mark.parametrize("version", range(7, 14))
 def test_an_error_of_the_whole_fetch_is_one_of_each_partition(version):
-    body = packed("ihii", 0, 70, 0, 0) if version < 12 else b"\0" + packed("ihi", 0, 70, 0) + b"\1\0"
+    body = encode_response(FETCH, version, SessionFetched(70, 0, []))
     assert FETCH.decode(version, body) == [
         Fetched("t", 3, 70),
         Fetched("t", 4, 70),
@@ -80,10 +88,10 @@ def test_in_a_session_the_error_and_the_id_are_told_beside_what_was_fetched(vers
         session_id=5,
         session_epoch=3,
     )
-    body, expected = fetch_answer(version)
-    assert request.decode(version, body) == SessionFetched(0, 0, expected)
+    body = encoded(FETCH, version)
+    assert request.decode(version, body) == SessionFetched(0, 0, FETCH.decode(version, body))
     if version >= 7:
-        body = packed("ihii", 0, 70, 5, 0) if version < 12 else b"\0" + packed("ihi", 0, 70, 5) + b"\1\0"
+        body = encode_response(FETCH, version, SessionFetched(70, 5, []))
         assert request.decode(version, body) == SessionFetched(70, 5, [])
 
 
@@ -95,8 +103,7 @@ def test_a_session_with_topics_whose_ids_are_not_known_is_one_of_names():
 
 
 def test_records_are_a_copy_that_does_not_keep_the_frame():
-    body, _ = fetch_answer(11)
-    frame = bytearray(body)
+    frame = bytearray(encoded(FETCH, 11))
     (fetched,) = FETCH.decode(11, memoryview(frame))
     frame[:] = bytes(len(frame))
     assert fetched.records == b"records"
@@ -207,8 +214,8 @@ def test_partitions_of_one_topic_need_not_look_alike(replicas, in_sync, tags):
 
 
 def test_empty_tagged_fields_that_end_a_flexible_answer_twice_are_passed_over():
-    body, expected = metadata_answer(12)
-    assert METADATA.decode(12, body + b"\0") == expected
+    body = encoded(METADATA, 12)
+    assert METADATA.decode(12, body + b"\0") == METADATA.decode(12, body)
     with pytest.raises(ProtocolError, match="left over"):
         METADATA.decode(12, body + b"\1")
 
@@ -238,7 +245,7 @@ def test_fetch_speaks_names_with_a_broker_that_has_no_ids():
 
 
 def test_an_answer_about_another_topic_than_was_asked_for_is_rejected():
-    body, _ = fetch_answer(13)
+    body = encoded(FETCH, 13)
     other = msgspec.structs.replace(FETCH, topic_ids={"t": uuid.UUID(int=1)})
     with pytest.raises(ProtocolError, match=f"{TOPIC_ID}"):
         other.decode(13, body)

@@ -8,17 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sampleapp.brokers.kafka.protocol import (
-    ProtocolError,
-)
+from sampleapp.brokers.kafka.protocol import ProtocolError
+from tests.brokers.kafka.protocol.requests import REQUESTS, versions
+from tests.brokers.kafka.protocol.responses import RESPONSES, encoded
 from tests.support.examples import examples
-from tests.support.kafka_answers import (
-    WRITTEN,
-)
-from tests.support.kafka_protocol import (
-    REQUESTS,
-    versions,
-)
+from tests.support.kafka_simulator.wire import encode_response
 
 each_answer = pytest.mark.parametrize(
     ("request_", "version"),
@@ -32,19 +26,23 @@ each_answer = pytest.mark.parametrize(
 
 @each_answer
 class TestAnyAnswer:
-    def test_what_is_written_out_is_read(self, request_, version):
-        body, expected = WRITTEN[request_.api](version)
-        assert request_.decode(version, body) == expected
-        assert request_.decode(version, memoryview(body)) == expected
+    def test_undamaged_is_read(self, request_, version):
+        body = encoded(request_, version)
+        decoded = request_.decode(version, body)
+        assert request_.decode(version, memoryview(body)) == decoded
+        again = encode_response(request_, version, decoded)
+        assert (request_.decode(version, again), len(again)) == (decoded, len(body))
+        if version == request_.api.highest:
+            assert decoded == RESPONSES[request_.api]
 
     def test_cut_short_anywhere_is_rejected(self, request_, version):
-        body, _ = WRITTEN[request_.api](version)
+        body = encoded(request_, version)
         for end in range(len(body)):
             with pytest.raises(ProtocolError):
                 request_.decode(version, body[:end])
 
     def test_going_on_after_its_end_is_rejected(self, request_, version):
-        body, _ = WRITTEN[request_.api](version)
+        body = encoded(request_, version)
         # librdkafka's mock cluster ends flexible answers with two empty lists of tagged fields.
         one_more = [] if request_.api.is_flexible(version) else [b"\0"]
         for more in (*one_more, b"\0\0\0\0", b"\xff", body):
@@ -52,7 +50,7 @@ class TestAnyAnswer:
                 request_.decode(version, body + more)
 
     def test_with_any_number_made_absurd_is_rejected_or_read_and_takes_no_memory(self, request_, version):
-        body, _ = WRITTEN[request_.api](version)
+        body = encoded(request_, version)
         tracemalloc.start()
         try:
             for at in range(len(body)):
@@ -75,7 +73,7 @@ class TestAnyAnswer:
     def test_is_not_read_in_a_version_that_is_not_spoken(self, request_, version):
         for other in (request_.api.lowest - 1, request_.api.highest + 1):
             with pytest.raises(ValueError, match="is not supported"):
-                request_.decode(other, WRITTEN[request_.api](version)[0])
+                request_.decode(other, encoded(request_, version))
             with pytest.raises(ValueError, match="is not supported"):
                 request_.encode(other)
 

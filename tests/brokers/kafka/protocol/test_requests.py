@@ -22,20 +22,20 @@ from sampleapp.brokers.kafka.protocol import (
     request_frame,
 )
 from sampleapp.model import epoch_of, with_epoch
-from tests.support import strategies
-from tests.support.examples import examples
-from tests.support.kafka_protocol import (
+from tests.brokers.kafka.protocol.requests import (
     API_VERSIONS,
     METADATA,
     by_topic,
     durations_ms,
     each_version,
     int32s,
-    ms,
     offsets,
     partitions,
     topic_ids,
 )
+from tests.support import strategies
+from tests.support.examples import examples
+from tests.support.kafka_simulator.wire import ms
 
 positions = st.builds(with_epoch, offsets, st.integers(-1, 2**31 - 1))
 

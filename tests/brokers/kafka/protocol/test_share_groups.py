@@ -24,9 +24,7 @@ from sampleapp.brokers.kafka.protocol import (
     ShareGroupOffsets,
     SharePartition,
 )
-from tests.support import strategies
-from tests.support.examples import examples
-from tests.support.kafka_protocol import (
+from tests.brokers.kafka.protocol.requests import (
     DESCRIBE_SHARE_GROUP_OFFSETS,
     FIND_COORDINATOR,
     SET_GROUP_CONFIGS,
@@ -38,11 +36,13 @@ from tests.support.kafka_protocol import (
     errors,
     few_texts,
     int32s,
-    ms,
     offsets,
     partitions,
     topic_ids,
 )
+from tests.support import strategies
+from tests.support.examples import examples
+from tests.support.kafka_simulator.wire import ms
 
 batches = st.builds(Acknowledgement, offsets, offsets, st.sampled_from(AcknowledgeType))
 acknowledgements = st.dictionaries(partitions, st.lists(batches, min_size=1, max_size=3), max_size=3)

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sampleapp.brokers.kafka.protocol import MetadataRequest, PartitionMetadata, ProtocolError, TopicsRequest
-from tests.support.kafka_answers import WRITTEN
-from tests.support.kafka_protocol import versions
+from tests.brokers.kafka.protocol.requests import METADATA, versions
+from tests.brokers.kafka.protocol.responses import encoded
 
 ALL = TopicsRequest(topics=None, auto_create=False)
 
@@ -40,16 +40,17 @@ def partitions(count):
 
 @pytest.mark.parametrize("version", versions(MetadataRequest.api))
 def test_they_are_asked_for_and_decoded_as_by_a_request_for_metadata(version):
-    body, expected = WRITTEN[MetadataRequest.api](version)
-    assert tuple(filter(None, ALL.decode(version, body))) == expected.topics
-    assert tuple(filter(None, ALL.decode(version, memoryview(body)))) == expected.topics
+    body = encoded(METADATA, version)
+    topics = METADATA.decode(version, body).topics
+    assert tuple(filter(None, ALL.decode(version, body))) == topics
+    assert tuple(filter(None, ALL.decode(version, memoryview(body)))) == topics
     at_once = MetadataRequest(topics=["t", "u"], auto_create=False).encode(version)
     assert TopicsRequest(topics=["t", "u"], auto_create=False).encode(version) == at_once
 
 
 @pytest.mark.parametrize("version", versions(MetadataRequest.api))
 def test_cut_short_or_too_long_they_are_rejected(version):
-    body, _ = WRITTEN[MetadataRequest.api](version)
+    body = encoded(METADATA, version)
     for damaged in (*(body[:end] for end in range(len(body))), body + b"\0\0\0\0"):
         with pytest.raises(ProtocolError, match=f"Metadata v{version}"):
             list(ALL.decode(version, damaged))

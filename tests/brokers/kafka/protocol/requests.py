@@ -1,11 +1,7 @@
-"""Requests of Kafka's protocol to test with, and kio's classes as the oracle for their bytes."""
+"""Requests of Kafka's protocol to test with, and what their fields may be."""
 
 from __future__ import annotations
 
-import dataclasses
-import datetime as dt
-import importlib
-import io
 import uuid
 
 import pytest
@@ -93,49 +89,6 @@ def versions(api):
 
 def each_version(request_class):
     return pytest.mark.parametrize("version", versions(request_class.api))
-
-
-class Oracle:
-    """kio's classes for one version of one request, made from whichever of the fields they have."""
-
-    def __init__(self, name, version):
-        self._modules = [
-            importlib.import_module(f"kio.schema.{name}.v{version}.{side}")
-            for side in ("request", "response")
-        ]
-
-    def __getattr__(self, name):
-        cls = next(getattr(module, name) for module in self._modules if hasattr(module, name))
-        known = {field.name for field in dataclasses.fields(cls)}
-        return lambda **fields: cls(**{key: value for key, value in fields.items() if key in known})
-
-    def dump(self, entity):
-        from kio.serial import entity_writer
-
-        buffer = io.BytesIO()
-        entity_writer(type(entity))(buffer, entity)
-        return buffer.getvalue()
-
-    def dump_answer(self, entity):
-        """As it follows the correlation id: the tagged fields of a flexible header first."""
-        from kio.schema.response_header.v1.header import ResponseHeader
-
-        return (b"\0" if entity.__header_schema__ is ResponseHeader else b"") + self.dump(entity)
-
-    def error(self, code):
-        from kio.schema.errors import ErrorCode
-
-        return ErrorCode(code)
-
-
-def ms(milliseconds):
-    return dt.timedelta(milliseconds=milliseconds)
-
-
-def moment(timestamp_ms):
-    if timestamp_ms == -1:
-        return None
-    return dt.datetime.fromtimestamp(timestamp_ms / 1000, dt.UTC)
 
 
 int32s = st.integers(-(2**31), 2**31 - 1)

@@ -1,0 +1,682 @@
+"""
+Kafka's protocol in bytes, as a broker has it: kio's classes, which are generated from Kafka's own schemas.
+
+Requests are decoded, and responses are encoded, without any code of the service.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import io
+from collections.abc import Callable, Sequence
+from functools import cache
+from itertools import groupby
+from operator import attrgetter
+from typing import Any
+from uuid import UUID
+
+from kio.index import load_entity_module, load_request_schema
+from kio.schema.errors import ErrorCode
+from kio.schema.index import api_key_map
+from kio.schema.request_header.v2.header import RequestHeader
+from kio.schema.response_header.v1.header import ResponseHeader
+from kio.serial import entity_reader, entity_writer
+from kio.static.constants import EntityType
+
+from sampleapp.brokers.kafka.protocol import (
+    Acknowledgement,
+    AcknowledgeType,
+    DescribeConfigsRequest,
+    DescribeShareGroupOffsetsRequest,
+    FetchRequest,
+    FindCoordinatorRequest,
+    InitProducerIdRequest,
+    ListOffsetsRequest,
+    MetadataRequest,
+    ProduceRequest,
+    Request,
+    SessionFetched,
+    SessionFetchRequest,
+    SetGroupConfigsRequest,
+    ShareAcknowledgeRequest,
+    ShareFetchRequest,
+    ShareGroupHeartbeatRequest,
+    TopicsRequest,
+)
+from sampleapp.model import with_epoch
+
+__all__ = ["Exchange", "Frame", "Schema", "encode_response", "moment", "ms", "received"]
+
+_TOPIC_IDS_SINCE = 13
+"""A version of Fetch."""
+_OF_GROUP = 32
+
+
+def ms(milliseconds):
+    return dt.timedelta(milliseconds=milliseconds)
+
+
+def moment(timestamp_ms):
+    if timestamp_ms == -1:
+        return None
+    return dt.datetime.fromtimestamp(timestamp_ms / 1000, dt.UTC)
+
+
+class Schema:
+    """kio's classes for one version of one request, made from those of the fields that they have."""
+
+    def __init__(
+        self, name: str, version: int, sides: Sequence[EntityType] = (EntityType.request, EntityType.response)
+    ) -> None:
+        """
+        :param name: of the request, as in ``kio.schema``.
+        :param sides: of which the classes are, the one that counts first.
+        """
+        self._modules = [load_entity_module(name, version, each) for each in sides]
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        found = [getattr(module, name) for module in self._modules if hasattr(module, name)]
+        if not found:
+            raise AttributeError(f"This version has no {name}.")
+        cls = found[0]
+        known = {field.name for field in dataclasses.fields(cls)}
+
+        def make(**fields):
+            return cls(**{key: value for key, value in fields.items() if key in known})
+
+        setattr(self, name, make)
+        return make
+
+    def dump(self, entity) -> bytes:
+        buffer = io.BytesIO()
+        entity_writer(type(entity))(buffer, entity)
+        return buffer.getvalue()
+
+    def dump_answer(self, entity) -> bytes:
+        """Encode a response as it follows the correlation id, with the tags of a flexible header."""
+        return (b"\0" if entity.__header_schema__ is ResponseHeader else b"") + self.dump(entity)
+
+    def error(self, code: int) -> ErrorCode:
+        return ErrorCode(code)
+
+
+@cache
+def _schema(key, version):
+    return Schema(api_key_map[key], version, [EntityType.response])
+
+
+class Frame:
+    """A request as it was received, without its length."""
+
+    def __init__(self, data: bytes) -> None:
+        self.key, self.version = (int.from_bytes(data[at : at + 2], "big", signed=True) for at in (0, 2))
+        cls = load_request_schema(self.key, self.version)
+        self.header, size = entity_reader(cls.__header_schema__)(data, 0)
+        self.entity, body = entity_reader(cls)(data, size)
+        assert size + body == len(data), "bytes are left over"
+
+    @property
+    def is_flexible(self) -> bool:
+        return isinstance(self.header, RequestHeader)
+
+    def response(self, entity) -> bytes:
+        """Encode the response to this request, with its length."""
+        header = entity.__header_schema__(correlation_id=self.header.correlation_id)
+        schema = _schema(self.key, self.version)
+        body = schema.dump(header) + schema.dump(entity)
+        return len(body).to_bytes(4, "big") + body
+
+
+def encode_response(request: Request, version: int, response: Any) -> bytes:
+    """Encode a value of the service as the response to a request, without the correlation id."""
+    kio = _schema(request.api.key, version)
+    return kio.dump_answer(_RESPONSES[request.api.name](kio, request, response))
+
+
+def received(request: Request, version: int) -> Request:
+    """Return a request as a broker decodes it from its bytes."""
+    cls = load_request_schema(request.api.key, version)
+    data = request.encode(version)
+    entity, size = entity_reader(cls)(data, 0)
+    assert size == len(data), "bytes are left over"
+    return _REQUESTS[type(request)](entity, request)
+
+
+class Exchange:
+    """A request and its response as they arrive, each of which was sent as bytes."""
+
+    def __init__(self, request: Request) -> None:
+        self._sent = request
+        self._version = request.version_for({request.api.key: (0, request.api.highest)})
+        self.request = received(request, self._version)
+
+    def decoded(self, response: Any) -> Any:
+        return self._sent.decode(self._version, encode_response(self._sent, self._version, response))
+
+
+# Requests
+
+
+def _by_topic(entity, name, part):
+    return [(name(topic), [part(each) for each in topic.partitions]) for topic in entity.topics]
+
+
+def _produce(entity, _):
+    return ProduceRequest(
+        topics=[
+            (topic.name, [(each.index, bytes(each.records)) for each in topic.partition_data])
+            for topic in entity.topic_data
+        ],
+        timeout_ms=_ms(entity.timeout),
+        acks=entity.acks,
+    )
+
+
+def _fetch(entity, request):
+    # Simulated brokers look logs up by names, and compare the ids.
+    names = {topic_id: name for name, topic_id in request.topic_ids.items()}
+    names |= {topic_id: name for name, topic_id, _ in getattr(request, "forgotten", ())}
+
+    def name(topic):
+        return topic.topic if hasattr(topic, "topic") else names[topic.topic_id]
+
+    topics = _by_topic(entity, name, lambda each: (each.partition, _position(each)))
+    fields = {
+        "topics": topics,
+        "max_wait_ms": _ms(entity.max_wait),
+        "min_bytes": entity.min_bytes,
+        "max_bytes": entity.max_bytes,
+        "partition_max_bytes": min(
+            [each.partition_max_bytes for topic in entity.topics for each in topic.partitions],
+            default=request.partition_max_bytes,
+        ),
+        "read_committed": bool(entity.isolation_level),
+        "topic_ids": {
+            name(topic): topic.topic_id for topic in entity.topics if getattr(topic, "topic_id", None)
+        },
+        "leader_epochs": {
+            (name(topic), each.partition): each.current_leader_epoch
+            for topic in entity.topics
+            for each in topic.partitions
+            if each.current_leader_epoch >= 0
+        },
+    }
+    if isinstance(request, FetchRequest):
+        return FetchRequest(**fields)
+    return SessionFetchRequest(
+        **fields,
+        session_id=entity.session_id,
+        session_epoch=entity.session_epoch,
+        forgotten=[
+            (name(each), getattr(each, "topic_id", None), tuple(each.partitions))
+            for each in entity.forgotten_topics_data
+        ],
+        uses_ids=entity.__version__ >= _TOPIC_IDS_SINCE,
+    )
+
+
+def _position(part):
+    return with_epoch(part.fetch_offset, getattr(part, "last_fetched_epoch", -1))
+
+
+def _list_offsets(entity, _):
+    return ListOffsetsRequest(
+        topics=_by_topic(entity, attrgetter("name"), attrgetter("partition_index", "timestamp")),
+        read_committed=bool(entity.isolation_level),
+        leader_epochs={
+            (topic.name, each.partition_index): each.current_leader_epoch
+            for topic in entity.topics
+            for each in topic.partitions
+            if each.current_leader_epoch >= 0
+        },
+    )
+
+
+def _metadata(entity, request):
+    return type(request)(
+        topics=None if entity.topics is None else tuple(each.name for each in entity.topics),
+        auto_create=entity.allow_auto_topic_creation,
+    )
+
+
+def _describe_configs(entity, _):
+    return DescribeConfigsRequest(
+        resources=[
+            (each.resource_type, each.resource_name, list(each.configuration_keys))
+            for each in entity.resources
+        ]
+    )
+
+
+def _share_group_heartbeat(entity, _):
+    topics = entity.subscribed_topic_names
+    return ShareGroupHeartbeatRequest(
+        group=entity.group_id,
+        member_id=entity.member_id,
+        member_epoch=entity.member_epoch,
+        topic=None if topics is None else topics[0],
+    )
+
+
+def _share_fetch(entity, request):
+    return ShareFetchRequest(
+        group=entity.group_id,
+        member_id=entity.member_id,
+        session_epoch=entity.share_session_epoch,
+        # Without partitions, the session says of which topic they are.
+        topic_id=entity.topics[0].topic_id if entity.topics else request.topic_id,
+        partitions=[each.partition_index for topic in entity.topics for each in topic.partitions],
+        max_wait_ms=_ms(entity.max_wait),
+        max_records=entity.max_records,
+        max_bytes=entity.max_bytes,
+    )
+
+
+def _share_acknowledge(entity, request):
+    return ShareAcknowledgeRequest(
+        group=entity.group_id,
+        member_id=entity.member_id,
+        session_epoch=entity.share_session_epoch,
+        topic_id=entity.topics[0].topic_id if entity.topics else request.topic_id,
+        acknowledgements={
+            part.partition_index: [
+                Acknowledgement(each.first_offset, each.last_offset, AcknowledgeType(*each.acknowledge_types))
+                for each in part.acknowledgement_batches
+            ]
+            for topic in entity.topics
+            for part in topic.partitions
+        },
+    )
+
+
+def _set_group_configs(entity, _):
+    (resource,) = entity.resources
+    assert resource.resource_type == _OF_GROUP
+    return SetGroupConfigsRequest(
+        group=resource.resource_name, values={each.name: each.value for each in resource.configs}
+    )
+
+
+def _ms(delta):
+    return round(delta.total_seconds() * 1000)
+
+
+_REQUESTS = {
+    ProduceRequest: _produce,
+    FetchRequest: _fetch,
+    SessionFetchRequest: _fetch,
+    ListOffsetsRequest: _list_offsets,
+    MetadataRequest: _metadata,
+    TopicsRequest: _metadata,
+    DescribeConfigsRequest: _describe_configs,
+    InitProducerIdRequest: lambda *_: InitProducerIdRequest(),
+    FindCoordinatorRequest: lambda entity, _: FindCoordinatorRequest(group=entity.coordinator_keys[0]),
+    ShareGroupHeartbeatRequest: _share_group_heartbeat,
+    ShareFetchRequest: _share_fetch,
+    ShareAcknowledgeRequest: _share_acknowledge,
+    DescribeShareGroupOffsetsRequest: lambda entity, _: DescribeShareGroupOffsetsRequest(
+        group=entity.groups[0].group_id
+    ),
+    SetGroupConfigsRequest: _set_group_configs,
+}
+"""By the class of the request: from kio's class, and the request as it was sent, to the service's class."""
+
+
+# Responses
+
+
+def _grouped(parts):
+    """The parts by topic, in their order."""
+    return [(topic, list(some)) for topic, some in groupby(parts, key=attrgetter("topic"))]
+
+
+def _produced(kio, _, response):
+    def part(each):
+        return kio.PartitionProduceResponse(
+            index=each.partition,
+            error_code=ErrorCode(each.error),
+            base_offset=each.offset,
+            log_append_time=moment(each.timestamp_ms),
+            log_start_offset=each.log_start_offset,
+            record_errors=tuple(
+                kio.BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=message)
+                for index, message in each.record_errors
+                if hasattr(kio, "BatchIndexAndErrorMessage")
+            ),
+            error_message=each.message,
+        )
+
+    return kio.ProduceResponse(
+        responses=tuple(
+            kio.TopicProduceResponse(name=topic, partition_responses=tuple(map(part, parts)))
+            for topic, parts in _grouped(response.partitions)
+        ),
+        throttle_time=ms(response.throttle_ms),
+    )
+
+
+def _fetched(kio, request, response):
+    error, session_id, parts = 0, 0, response
+    if isinstance(response, SessionFetched):
+        error, session_id, parts = response.error, response.session_id, response.partitions
+
+    def part(each):
+        tagged = {}
+        if each.diverging is not None and hasattr(kio, "EpochEndOffset"):
+            end = each.diverging
+            tagged = {
+                "diverging_epoch": kio.EpochEndOffset(epoch=end.leader_epoch, end_offset=int(end)),
+                "current_leader": kio.LeaderIdAndEpoch(leader_id=2, leader_epoch=5),
+            }
+        return kio.PartitionData(
+            partition_index=each.partition,
+            error_code=ErrorCode(each.error),
+            high_watermark=each.high_watermark,
+            last_stable_offset=each.last_stable_offset,
+            log_start_offset=each.log_start_offset,
+            aborted_transactions=tuple(
+                kio.AbortedTransaction(producer_id=one.producer_id, first_offset=one.first_offset)
+                for one in each.aborted
+            ),
+            records=each.records,
+            **tagged,
+        )
+
+    return kio.FetchResponse(
+        throttle_time=ms(0),
+        error_code=ErrorCode(error),
+        session_id=session_id,
+        responses=tuple(
+            kio.FetchableTopicResponse(
+                topic=topic, topic_id=request.topic_ids.get(topic), partitions=tuple(map(part, some))
+            )
+            for topic, some in _grouped(parts)
+        ),
+    )
+
+
+def _listed_offsets(kio, _, response):
+    def part(each):
+        return kio.ListOffsetsPartitionResponse(
+            partition_index=each.partition,
+            error_code=ErrorCode(each.error),
+            timestamp=each.timestamp_ms,
+            offset=each.offset,
+            leader_epoch=each.leader_epoch,
+        )
+
+    return kio.ListOffsetsResponse(
+        throttle_time=ms(0),
+        topics=tuple(
+            kio.ListOffsetsTopicResponse(name=topic, partitions=tuple(map(part, parts)))
+            for topic, parts in _grouped(response)
+        ),
+    )
+
+
+def _cluster(kio, _, response):
+    def part(each):
+        return kio.MetadataResponsePartition(
+            error_code=ErrorCode(each.error),
+            partition_index=each.partition,
+            leader_id=each.leader,
+            leader_epoch=each.leader_epoch,
+            replica_nodes=each.replicas,
+            isr_nodes=each.isr,
+            offline_replicas=tuple(sorted(set(each.replicas) - set(each.isr))),
+        )
+
+    return kio.MetadataResponse(
+        throttle_time=ms(0),
+        brokers=tuple(
+            kio.MetadataResponseBroker(node_id=each.node_id, host=each.host, port=each.port, rack=None)
+            for each in response.brokers
+        ),
+        cluster_id=response.cluster_id,
+        controller_id=response.controller_id,
+        topics=tuple(
+            kio.MetadataResponseTopic(
+                error_code=ErrorCode(each.error),
+                name=each.topic,
+                topic_id=each.topic_id,
+                is_internal=each.is_internal,
+                partitions=tuple(map(part, each.partitions)),
+            )
+            for each in response.topics
+        ),
+    )
+
+
+def _api_versions(kio, _, response):
+    return kio.ApiVersionsResponse(
+        error_code=ErrorCode(response.error),
+        api_keys=tuple(
+            kio.ApiVersion(api_key=key, min_version=lowest, max_version=highest)
+            for key, (lowest, highest) in response.ranges.items()
+        ),
+        throttle_time=ms(0),
+        # Brokers of Kafka 3 and 4 name their features, in tagged fields.
+        finalized_features_epoch=5,
+    )
+
+
+def _described_configs(kio, _, response):
+    def entry(name, value, *, is_own):
+        return kio.DescribeConfigsResourceResult(
+            name=name,
+            value=value,
+            read_only=False,
+            config_source=(8 if value is None else 1) if is_own else 5,
+            is_sensitive=value is None,
+            synonyms=(kio.DescribeConfigsSynonym(name=f"log.{name}", value=None, source=5),),
+        )
+
+    return kio.DescribeConfigsResponse(
+        throttle_time=ms(0),
+        results=tuple(
+            kio.DescribeConfigsResult(
+                error_code=ErrorCode(each.error),
+                error_message="No." if each.error else None,
+                resource_type=each.resource_type,
+                resource_name=each.name,
+                configs=tuple(
+                    entry(name, value, is_own=name in each.own) for name, value in each.values.items()
+                ),
+            )
+            for each in response
+        ),
+    )
+
+
+def _identity(kio, _, response):
+    return kio.InitProducerIdResponse(
+        throttle_time=ms(0),
+        error_code=ErrorCode(response.error),
+        producer_id=response.producer_id,
+        producer_epoch=response.epoch,
+    )
+
+
+def _quorum(kio, _, response):
+    states = [
+        kio.ReplicaState(
+            replica_id=node_id,
+            log_end_offset=7,
+            last_fetch_timestamp=response.time_ms,
+            last_caught_up_timestamp=500,
+        )
+        for node_id in (1, 2)
+    ]
+    # One voter, which leads, and one observer.
+    partition = kio.PartitionData(
+        partition_index=0,
+        error_code=ErrorCode(response.error),
+        leader_id=1,
+        leader_epoch=4,
+        high_watermark=7,
+        current_voters=tuple(states[:1]),
+        observers=tuple(states[1:]),
+    )
+    topic = kio.TopicData(topic_name="__cluster_metadata", partitions=(partition,))
+    return kio.DescribeQuorumResponse(error_code=ErrorCode(0), topics=(topic,))
+
+
+def _mechanisms(kio, _, response):
+    return kio.SaslHandshakeResponse(error_code=ErrorCode(response.error), mechanisms=response.mechanisms)
+
+
+def _authenticated(kio, _, response):
+    return kio.SaslAuthenticateResponse(
+        error_code=ErrorCode(response.error),
+        error_message=response.message,
+        auth_bytes=response.token,
+        session_lifetime=ms(response.session_lifetime_ms),
+    )
+
+
+def _coordinator(kio, request, response):
+    found = kio.Coordinator(
+        key=request.group,
+        node_id=response.node_id,
+        host="localhost",
+        port=9092,
+        error_code=ErrorCode(response.error),
+        error_message=None,
+    )
+    return kio.FindCoordinatorResponse(throttle_time=ms(0), coordinators=(found,))
+
+
+def _heartbeat(kio, request, response):
+    assignment = None
+    if response.assignment is not None:
+        assignment = kio.Assignment(
+            topic_partitions=tuple(
+                kio.TopicPartitions(topic_id=topic_id, partitions=numbers)
+                for topic_id, numbers in response.assignment.items()
+            )
+        )
+    return kio.ShareGroupHeartbeatResponse(
+        throttle_time=ms(0),
+        error_code=ErrorCode(response.error),
+        error_message=None,
+        member_id=request.member_id,
+        member_epoch=response.member_epoch,
+        heartbeat_interval=ms(5000),
+        assignment=assignment,
+    )
+
+
+def _share_endpoints(kio):
+    return {
+        "throttle_time": ms(0),
+        "error_message": None,
+        "node_endpoints": (kio.NodeEndpoint(node_id=7, host="localhost", port=9092, rack=None),),
+    }
+
+
+def _share_fetched(kio, request, response):
+    def part(each):
+        return kio.PartitionData(
+            partition_index=each.partition,
+            error_code=ErrorCode(each.error),
+            error_message=None,
+            acknowledge_error_code=ErrorCode(0),
+            acknowledge_error_message=None,
+            current_leader=kio.LeaderIdAndEpoch(leader_id=7, leader_epoch=5),
+            records=each.records,
+            acquired_records=tuple(
+                kio.AcquiredRecords(
+                    first_offset=one.first_offset,
+                    last_offset=one.last_offset,
+                    delivery_count=one.delivery_count,
+                )
+                for one in each.acquired
+            ),
+        )
+
+    topic = kio.ShareFetchableTopicResponse(
+        topic_id=request.topic_id, partitions=tuple(map(part, response.partitions))
+    )
+    return kio.ShareFetchResponse(
+        error_code=ErrorCode(response.error),
+        acquisition_lock_timeout=ms(response.lock_ms),
+        responses=(topic,) if response.partitions else (),
+        **_share_endpoints(kio),
+    )
+
+
+def _share_acknowledged(kio, request, response):
+    parts = tuple(
+        kio.PartitionData(
+            partition_index=number,
+            error_code=ErrorCode(error),
+            error_message="held by another" if error else None,
+            current_leader=kio.LeaderIdAndEpoch(leader_id=7, leader_epoch=5),
+        )
+        for number, error in response.errors.items()
+    )
+    return kio.ShareAcknowledgeResponse(
+        error_code=ErrorCode(response.error),
+        acquisition_lock_timeout=ms(response.lock_ms),
+        responses=(kio.ShareAcknowledgeTopicResponse(topic_id=request.topic_id, partitions=parts),),
+        **_share_endpoints(kio),
+    )
+
+
+def _share_offsets(kio, request, response):
+    def part(number, lag):
+        return kio.DescribeShareGroupOffsetsResponsePartition(
+            partition_index=number,
+            start_offset=40 if lag >= 0 else -1,
+            leader_epoch=5,
+            lag=lag,
+            error_code=ErrorCode(0),
+            error_message=None,
+        )
+
+    group = kio.DescribeShareGroupOffsetsResponseGroup(
+        group_id=request.group,
+        topics=tuple(
+            kio.DescribeShareGroupOffsetsResponseTopic(
+                topic_name=topic,
+                topic_id=UUID(int=1),
+                partitions=tuple(part(*each) for each in lags.items()),
+            )
+            for topic, lags in response.lags.items()
+        ),
+        error_code=ErrorCode(response.error),
+        error_message=None,
+    )
+    return kio.DescribeShareGroupOffsetsResponse(throttle_time=ms(0), groups=(group,))
+
+
+def _altered_configs(kio, request, response):
+    result = kio.AlterConfigsResourceResponse(
+        error_code=ErrorCode(response),
+        error_message=None,
+        resource_type=_OF_GROUP,
+        resource_name=request.group,
+    )
+    return kio.IncrementalAlterConfigsResponse(throttle_time=ms(0), responses=(result,))
+
+
+_RESPONSES = {
+    "Produce": _produced,
+    "Fetch": _fetched,
+    "ListOffsets": _listed_offsets,
+    "Metadata": _cluster,
+    "ApiVersions": _api_versions,
+    "DescribeConfigs": _described_configs,
+    "InitProducerId": _identity,
+    "DescribeQuorum": _quorum,
+    "SaslHandshake": _mechanisms,
+    "SaslAuthenticate": _authenticated,
+    "FindCoordinator": _coordinator,
+    "ShareGroupHeartbeat": _heartbeat,
+    "ShareFetch": _share_fetched,
+    "ShareAcknowledge": _share_acknowledged,
+    "DescribeShareGroupOffsets": _share_offsets,
+    "IncrementalAlterConfigs": _altered_configs,
+}
+"""By the name of the request: from a value of the service to kio's class."""
