@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,6 +12,8 @@ from tests.support.examples import examples
 from tests.support.kafka_simulator import Fate, FollowingSetup
 
 COUNT = 20
+
+pytestmark = pytest.mark.usefixtures("bytes_on_the_wire")
 
 
 @examples(40)

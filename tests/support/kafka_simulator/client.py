@@ -18,6 +18,7 @@ from sampleapp.brokers.kafka.connections.diagnostics import FailureReason
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.protocol import (
     OF_GROUP,
+    ClusterMetadata,
     DescribeConfigsRequest,
     DescribedConfig,
     DescribeQuorumRequest,
@@ -40,6 +41,7 @@ from sampleapp.brokers.kafka.protocol import (
 )
 from tests.support.kafka_simulator.fate import ERRORS, Fate
 from tests.support.kafka_simulator.share_groups import SHARE_REQUESTS
+from tests.support.kafka_simulator.wire import Exchange
 
 if TYPE_CHECKING:
     from tests.support.kafka_simulator.cluster import Cluster
@@ -86,19 +88,17 @@ class SimulatedClient:
     def load_metadata(self, topics: Iterable[str], *, auto_create: bool = False) -> Deferred[None]:
         topics = tuple(topics)
         self.cluster.loads.append((self.cluster.clock.seconds(), topics, auto_create))
-        return self._send(
-            None,
-            MetadataRequest(topics=topics, auto_create=auto_create),
-            lambda: self._learn(topics, auto_create=auto_create),
-            timeout_s=_METADATA_TIMEOUT_S,
-        ).addCallback(lambda _: None)
+        request = MetadataRequest(topics=topics, auto_create=auto_create)
+        loading = self._send(None, request, self._answer_metadata, timeout_s=_METADATA_TIMEOUT_S)
+        return loading.addCallback(self._learn)
 
     def describe_topics(self, topics: Sequence[str] | None) -> Deferred[Iterator[TopicMetadata | None]]:
-        return self._send(
-            None,
-            TopicsRequest(topics=topics, auto_create=False),
-            lambda: chain.from_iterable((each, None) for each in self._describe(topics)),
-            timeout_s=_METADATA_TIMEOUT_S,
+        request = TopicsRequest(topics=topics, auto_create=False)
+        describing = self._send(None, request, self._answer_description, timeout_s=_METADATA_TIMEOUT_S)
+        if self.cluster.speaks_bytes:
+            return describing
+        return describing.addCallback(
+            lambda metadata: chain.from_iterable((each, None) for each in metadata.topics)
         )
 
     def topic_error(self, topic: str) -> int | None:
@@ -122,6 +122,12 @@ class SimulatedClient:
 
     def node_ids(self) -> Sequence[int]:
         return self.cluster.brokers
+
+    def _learn(self, metadata):
+        for each in metadata.topics:
+            leaders = {part.partition: None if part.leader < 0 else part.leader for part in each.partitions}
+            self._metadata[each.topic] = each.error, leaders, each.topic_id
+            self._epochs[each.topic] = {part.partition: part.leader_epoch for part in each.partitions}
 
     def _known(self, topic):
         return self._metadata.get(topic, (None, {}, None))
@@ -165,7 +171,7 @@ class SimulatedClient:
                 node_id == at and type(each) is type(request) for at, each in self.open.values()
             )
             cluster.fetches.append((node_id, request))
-        return self._send(node_id, request, self._handler(node_id, request), timeout_s=timeout_s)
+        return self._send(node_id, request, partial(self._handler, node_id), timeout_s=timeout_s)
 
     def new_connection(self, node_id: int) -> SimulatedConnection | None:
         if self.closed or node_id not in self.node_ids():
@@ -179,8 +185,8 @@ class SimulatedClient:
         cluster.asked.append((node_id, request))
         if not cluster.share_groups.is_supported:
             return fail(RequestFailed(_NO_SHARE_GROUPS, sent=False))
-        handle = cluster.share_groups.handler(node_id, connection, request)
-        return self._send(node_id, request, handle, timeout_s=timeout_s)
+        handler = partial(cluster.share_groups.handler, node_id, connection)
+        return self._send(node_id, request, handler, timeout_s=timeout_s)
 
     def _handler(self, node_id, request):
         if isinstance(request, DescribeConfigsRequest):
@@ -196,10 +202,13 @@ class SimulatedClient:
             return partial(self._fetch_in_session, node_id, request, answer_by_s, [])
         return lambda: self._fetch(node_id, request, answer_by_s)
 
-    def _send(self, node_id, request, handle, *, timeout_s):
+    def _send(self, node_id, request, handler, *, timeout_s):
         """
-        :param handle: what the broker does: returns the answer, or ``None`` while there is none yet.
+        :param handler: makes, of the request, what the broker does: returns the answer, or ``None`` while
+            there is none yet.
         """
+        over_wire = Exchange(request) if self.cluster.speaks_bytes else None
+        handle = handler(request if over_wire is None else over_wire.request)
         kind = FetchRequest if isinstance(request, SessionFetchRequest) else type(request)
         clock, fate = self.cluster.clock, self.cluster.fate_of(kind)
         lost = RequestFailed(self.cluster.down_reason, sent=True)
@@ -213,6 +222,8 @@ class SimulatedClient:
         if fate in ERRORS:
             code, is_handled = ERRORS[fate]
             handle = _failed_afterwards(handle, code) if is_handled else partial(_rejected, request, code)
+        if over_wire is not None:
+            handle = _then(handle, over_wire.decoded)
         if fate is Fate.ANSWER_LOST:
             handle = _then(handle, lambda _: lost)
         delay_s = 0.9 * timeout_s if fate is Fate.REJECTED_LATE else None
@@ -258,45 +269,53 @@ class SimulatedClient:
 
     # As brokers answer
 
-    def _learn(self, topics, *, auto_create):
+    def _answer_metadata(self, request):
+        return lambda: self._metadata_of(request)
+
+    def _metadata_of(self, request):
         cluster = self.cluster
         # Not always the same broker is asked.
         self._turn += 1
         node_id = cluster.brokers[self._turn % len(cluster.brokers)]
-        for topic in topics:
-            if auto_create and cluster.may_create(topic):
+        topics = []
+        for topic in request.topics:
+            if request.auto_create and cluster.may_create(topic):
                 cluster.add_partitions(_NEW_TOPIC_PARTITIONS, topic=topic)
             topic_id, logs = cluster.known_to(node_id, topic)
-            self._epochs.pop(topic, None)
             if topic in cluster.topic_errors:
-                self._metadata[topic] = (cluster.topic_errors[topic], {}, None)
+                found = TopicMetadata(cluster.topic_errors[topic], topic, ())
             elif cluster.ignorant or not logs:
                 cluster.ignorant = max(0, cluster.ignorant - 1)
-                self._metadata[topic] = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, {}, None)
+                found = TopicMetadata(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, topic, ())
             else:
-                leaders = {
-                    number: log.leader for number, log in logs.items() if number not in cluster.unmentioned
-                }
-                self._metadata[topic] = (ErrorCode.NONE, leaders, topic_id)
-                if cluster.tells_epochs:
-                    self._epochs[topic] = {number: log.epoch for number, log in logs.items()}
-        return True
+                partitions = [
+                    _partition_metadata(number, log, log.epoch if cluster.tells_epochs else -1)
+                    for number, log in logs.items()
+                    if number not in cluster.unmentioned
+                ]
+                found = TopicMetadata(ErrorCode.NONE, topic, tuple(partitions), topic_id)
+            topics.append(found)
+        return ClusterMetadata((), tuple(topics), node_id, None)
 
-    def _describe(self, topics):
+    def _answer_description(self, request):
+        return lambda: self._description_of(request.topics)
+
+    def _description_of(self, topics):
         cluster = self.cluster
-        return [
+        found = [
             TopicMetadata(
                 error=cluster.topic_errors.get(topic, 0 if cluster.topics.get(topic) else 3),
                 topic=topic,
                 # As brokers do, in no order.
                 partitions=tuple(
-                    PartitionMetadata(0, number, -1 if log.leader is None else log.leader, (1, 2), (1,))
+                    _partition_metadata(number, log)
                     for number, log in reversed(cluster.topics.get(topic, {}).items())
                 ),
                 is_internal=topic.startswith("__"),
             )
             for topic in (reversed(cluster.topics) if topics is None else topics)
         ]
+        return ClusterMetadata((), tuple(found), -1, None)
 
     def _log(self, node_id, topic, number, topic_id=None, epochs=MappingProxyType({})):
         known_id, logs = self.cluster.known_to(node_id, topic)
@@ -441,6 +460,10 @@ class SimulatedConnection:
         # A request without an answer takes its connection with it.
         self._client.cluster.share_groups.close(self)
         return failure
+
+
+def _partition_metadata(number, log, epoch=-1):
+    return PartitionMetadata(0, number, -1 if log.leader is None else log.leader, (1, 2), (1,), epoch)
 
 
 def _is_news(fetched):

@@ -58,6 +58,8 @@ class Cluster:
     """Whether the brokers keep fetch sessions."""
     tells_epochs = True
     """Whether Metadata has the epochs of leaders: a broker before Kafka 2.1 has none."""
+    speaks_bytes = False
+    """Whether each request and each response is sent as bytes, by `tests.support.kafka_simulator.wire`."""
     append_time_ms = -1
     """The time of appending that answers of Produce have, as of a topic with ``LogAppendTime``."""
 

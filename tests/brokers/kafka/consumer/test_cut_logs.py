@@ -11,6 +11,8 @@ from tests.support.kafka_simulator import Cluster, values
 
 LATER = 100
 
+pytestmark = pytest.mark.usefixtures("bytes_on_the_wire")
+
 
 def filled(count=5, **options):
     cluster = Cluster(**options)

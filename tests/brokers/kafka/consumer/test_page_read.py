@@ -14,6 +14,8 @@ from tests.support.kafka_simulator import TOPIC, Cluster, values
 
 LATEST = FromEnd(0)
 
+pytestmark = pytest.mark.usefixtures("bytes_on_the_wire")
+
 
 def values_in(result, partition=None):
     return [each.value for each in result.records if partition in (None, each.partition)]

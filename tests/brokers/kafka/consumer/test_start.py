@@ -11,6 +11,8 @@ from tests.support.kafka_simulator import Cluster
 
 SINCE_MS = 1_700_000_000_000
 
+pytestmark = pytest.mark.usefixtures("bytes_on_the_wire")
+
 
 def cluster_with_a_past():
     cluster = Cluster()

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.support.kafka_simulator import TOPIC, Cluster
+
+pytestmark = pytest.mark.usefixtures("bytes_on_the_wire")
 
 
 def test_a_topic_that_no_broker_knew_for_a_while_is_followed_on_when_it_turns_out_to_be_the_same(setup):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from twisted.logger import LogLevel, capturedLogs, formatEvent
 
 from tests.support.kafka_simulator import Cluster
+
+pytestmark = pytest.mark.usefixtures("bytes_on_the_wire")
 
 
 def test_records_that_are_not_shown_count_as_well(setup):

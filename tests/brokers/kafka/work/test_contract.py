@@ -6,6 +6,7 @@ import time
 from contextlib import contextmanager
 from uuid import NAMESPACE_OID, uuid5
 
+import pytest
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import LoopingCall
@@ -20,6 +21,8 @@ from tests.support.in_memory import PromptBroker
 from tests.support.kafka_simulator import Cluster
 
 STEP_S = 0.02
+
+pytestmark = pytest.mark.usefixtures("bytes_on_the_wire")
 
 
 class ManyTopics(Cluster):
