@@ -25,7 +25,7 @@ from tests.support.certificates import Authority, self_signed
 from tests.support.client_servers import ContractResource
 from tests.support.command import DEADLINE_S, sampleapp
 from tests.support.connecting import Connecting, Names, WithNames, trusting
-from tests.support.kafka_server import FakeBroker, ServerTLS, listening
+from tests.support.kafka_simulator.server import FakeBroker, ServerTLS, listening
 from tests.support.logs import logged_lines
 from tests.support.secrets import secret
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import io
+import struct
 from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import groupby
@@ -19,7 +20,6 @@ from uuid import UUID
 from kio.index import load_entity_module, load_request_schema
 from kio.schema.errors import ErrorCode
 from kio.schema.index import api_key_map
-from kio.schema.request_header.v2.header import RequestHeader
 from kio.schema.response_header.v1.header import ResponseHeader
 from kio.serial import entity_reader, entity_writer
 from kio.static.constants import EntityType
@@ -110,37 +110,45 @@ class Frame:
     """A request as it was received, without its length."""
 
     def __init__(self, data: bytes) -> None:
-        self.key, self.version = (int.from_bytes(data[at : at + 2], "big", signed=True) for at in (0, 2))
-        cls = load_request_schema(self.key, self.version)
-        self.header, size = entity_reader(cls.__header_schema__)(data, 0)
-        self.entity, body = entity_reader(cls)(data, size)
-        assert size + body == len(data), "bytes are left over"
+        self.key, self.version = struct.unpack_from(">hh", data)
+        self._schema = load_request_schema(self.key, self.version)
+        self._header, size = entity_reader(self._schema.__header_schema__)(data, 0)
+        self._body = data[size:]
 
     @property
-    def is_flexible(self) -> bool:
-        return isinstance(self.header, RequestHeader)
+    def client_id(self) -> bytes:
+        return self._header.client_id.encode()
 
-    def response(self, entity) -> bytes:
-        """Encode the response to this request, with its length."""
-        header = entity.__header_schema__(correlation_id=self.header.correlation_id)
-        schema = _schema(self.key, self.version)
-        body = schema.dump(header) + schema.dump(entity)
-        return len(body).to_bytes(4, "big") + body
+    @property
+    def entity(self) -> Any:
+        """The body, as an object of kio's class."""
+        return _decoded(self._schema, self._body)
+
+    def response(self, response: Any, *, version: int | None = None) -> bytes:
+        """Encode a value of the service as the response to this request, with its length."""
+        kio = _schema(self.key, self.version if version is None else version)
+        entity = _RESPONSES[api_key_map[self.key]](kio, None, response)
+        header = entity.__header_schema__(correlation_id=self._header.correlation_id)
+        body = kio.dump(header) + kio.dump(entity)
+        return struct.pack(">i", len(body)) + body
 
 
 def encode_response(request: Request, version: int, response: Any) -> bytes:
     """Encode a value of the service as the response to a request, without the correlation id."""
     kio = _schema(request.api.key, version)
-    return kio.dump_answer(_RESPONSES[request.api.name](kio, request, response))
+    return kio.dump_answer(_RESPONSES[api_key_map[request.api.key]](kio, request, response))
 
 
 def received(request: Request, version: int) -> Request:
     """Return a request as a broker decodes it from its bytes."""
-    cls = load_request_schema(request.api.key, version)
-    data = request.encode(version)
-    entity, size = entity_reader(cls)(data, 0)
+    schema = load_request_schema(request.api.key, version)
+    return _REQUESTS[type(request)](_decoded(schema, request.encode(version)), request)
+
+
+def _decoded(schema, data):
+    entity, size = entity_reader(schema)(data, 0)
     assert size == len(data), "bytes are left over"
-    return _REQUESTS[type(request)](entity, request)
+    return entity
 
 
 class Exchange:
@@ -662,21 +670,21 @@ def _altered_configs(kio, request, response):
 
 
 _RESPONSES = {
-    "Produce": _produced,
-    "Fetch": _fetched,
-    "ListOffsets": _listed_offsets,
-    "Metadata": _cluster,
-    "ApiVersions": _api_versions,
-    "DescribeConfigs": _described_configs,
-    "InitProducerId": _identity,
-    "DescribeQuorum": _quorum,
-    "SaslHandshake": _mechanisms,
-    "SaslAuthenticate": _authenticated,
-    "FindCoordinator": _coordinator,
-    "ShareGroupHeartbeat": _heartbeat,
-    "ShareFetch": _share_fetched,
-    "ShareAcknowledge": _share_acknowledged,
-    "DescribeShareGroupOffsets": _share_offsets,
-    "IncrementalAlterConfigs": _altered_configs,
+    "produce": _produced,
+    "fetch": _fetched,
+    "list_offsets": _listed_offsets,
+    "metadata": _cluster,
+    "api_versions": _api_versions,
+    "describe_configs": _described_configs,
+    "init_producer_id": _identity,
+    "describe_quorum": _quorum,
+    "sasl_handshake": _mechanisms,
+    "sasl_authenticate": _authenticated,
+    "find_coordinator": _coordinator,
+    "share_group_heartbeat": _heartbeat,
+    "share_fetch": _share_fetched,
+    "share_acknowledge": _share_acknowledged,
+    "describe_share_group_offsets": _share_offsets,
+    "incremental_alter_configs": _altered_configs,
 }
-"""By the name of the request: from a value of the service to kio's class."""
+"""By kio's name of the request: from a value of the service to kio's class."""

@@ -31,7 +31,7 @@ from sampleapp.brokers.kafka.protocol import EARLIEST, FetchRequest, ListOffsets
 from tests.support.brokers import eventually, outcomes, within
 from tests.support.connection_listener import Connections
 from tests.support.faster_time import FasterReactor
-from tests.support.kafka_server import FakeBroker, Silent, listening, serving
+from tests.support.kafka_simulator.server import FakeBroker, Silent, listening, serving
 from tests.support.mock_cluster import API_VERSIONS, FETCH, LIST_OFFSETS, METADATA, Tap
 
 OFFSETS = ListOffsetsRequest(topics=[("t", [(0, EARLIEST)])], read_committed=False)

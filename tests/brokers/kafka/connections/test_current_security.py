@@ -20,7 +20,7 @@ from tests.support.certificates import Authority
 from tests.support.connecting import SECRET, USER, Connecting, Inner, as_client, trusting
 from tests.support.examples import examples
 from tests.support.files import written
-from tests.support.kafka_server import FakeBroker, ServerTLS, listening
+from tests.support.kafka_simulator.server import FakeBroker, ServerTLS, listening
 from tests.support.logs import logged_lines
 from tests.support.secrets import secret
 

@@ -19,7 +19,7 @@ from tests.support.connecting import (
     Connecting,
     Names,
 )
-from tests.support.kafka_server import (
+from tests.support.kafka_simulator.server import (
     Closing,
     FakeBroker,
     ServerTLS,

@@ -35,7 +35,7 @@ from tests.support.connecting import (
     connected,
     trusting,
 )
-from tests.support.kafka_server import (
+from tests.support.kafka_simulator.server import (
     API_VERSIONS,
     SASL_AUTHENTICATE,
     SASL_HANDSHAKE,

@@ -18,7 +18,7 @@ from tests.support.connecting import (
     trusting,
 )
 from tests.support.files import written
-from tests.support.kafka_server import (
+from tests.support.kafka_simulator.server import (
     SASL_AUTHENTICATE,
     SASL_HANDSHAKE,
     TODAY,

@@ -18,7 +18,7 @@ from sampleapp.brokers.kafka.connections.sasl_mechanisms import (
     Token,
 )
 from tests.support.examples import examples
-from tests.support.kafka_server import FakeBroker, ScramServer
+from tests.support.kafka_simulator.server import FakeBroker, ScramServer
 
 ME = Credentials(username="user", password="pencil")
 CLIENT_NONCE = "rOprNGfwEbeRWgbNEkqO"
@@ -84,10 +84,10 @@ def test_scram_and_a_server_convince_one_another_of_any_name_and_password(
 ):
     server = ScramServer(FakeBroker(users={username: password}, iterations=iterations), mechanism)
     steps = sasl_mechanisms.mechanism_steps(mechanism, Credentials(username=username, password=password))()
-    error, challenge = server.next(next(steps))
-    assert error == 0
-    error, final = server.next(steps.send(challenge))
-    assert error == 0
+    is_right, challenge = server.next(next(steps))
+    assert is_right
+    is_right, final = server.next(steps.send(challenge))
+    assert is_right
     finish(steps, final)
 
 

@@ -20,7 +20,7 @@ from tests.support.connecting import (
     connected,
     trusting,
 )
-from tests.support.kafka_server import (
+from tests.support.kafka_simulator.server import (
     TODAY,
     Closing,
     FakeBroker,

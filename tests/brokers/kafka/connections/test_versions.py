@@ -12,7 +12,7 @@ from tests.support.connecting import (
     Connecting,
     connected,
 )
-from tests.support.kafka_server import (
+from tests.support.kafka_simulator.server import (
     API_VERSIONS,
     TODAY,
     FakeBroker,

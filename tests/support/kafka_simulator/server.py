@@ -1,8 +1,4 @@
-"""
-A broker for the tests of connections: real sockets, and the few requests that come first.
-
-It encodes and decodes by hand, so that a mistake of ours in the protocol is not made twice.
-"""
+"""A broker that listens on a real socket, and answers the requests that come first on a connection."""
 
 from __future__ import annotations
 
@@ -10,7 +6,6 @@ import base64
 import hashlib
 import hmac
 import os
-import struct
 from contextlib import asynccontextmanager
 
 from OpenSSL import SSL
@@ -20,7 +15,10 @@ from twisted.internet.interfaces import IOpenSSLServerConnectionCreator
 from twisted.internet.protocol import Protocol, ServerFactory
 from zope.interface import implementer
 
+from sampleapp.brokers.kafka.error_code import ErrorCode
+from sampleapp.brokers.kafka.protocol import ApiVersions, SaslAuthenticated, SaslMechanisms
 from tests.support.brokers import within
+from tests.support.kafka_simulator.wire import Frame
 
 SASL_HANDSHAKE, API_VERSIONS, SASL_AUTHENTICATE = 17, 18, 36
 
@@ -28,21 +26,6 @@ MAX_REQUEST_BYTES = 100 * 1024 * 1024
 
 TODAY = {0: (0, 11), 1: (4, 17), 2: (1, 10), 3: (0, 13), 17: (0, 1), 18: (0, 4), 22: (0, 5), 36: (0, 2)}
 """What a broker of Kafka 4 speaks, as far as we ask."""
-
-
-def string(text):
-    data = text.encode()
-    return struct.pack(">h", len(data)) + data
-
-
-def compact_strings(data):
-    """The strings of a flexible version, up to its tagged fields, of which there are none."""
-    found = []
-    while data != b"\0":
-        length = data[0]
-        found.append(data[1:length].decode())
-        data = data[length:]
-    return found
 
 
 class Broker(Protocol):
@@ -57,95 +40,88 @@ class Broker(Protocol):
     def dataReceived(self, data):
         self.buffer += data
         while len(self.buffer) >= 4:
-            (length,) = struct.unpack_from(">i", self.buffer)
+            length = int.from_bytes(self.buffer[:4], "big", signed=True)
             if length > MAX_REQUEST_BYTES:
                 # As Kafka does; a TLS record, read as a length, is one of 369 MB.
                 self.transport.loseConnection()
                 return
             if len(self.buffer) < 4 + length:
                 return
-            frame, self.buffer = self.buffer[4 : 4 + length], self.buffer[4 + length :]
-            key, version, correlation_id, client = struct.unpack_from(">hhih", frame)
-            self.factory.requests.append((key, version, frame[10 : 10 + client]))
-            self.asked(key, version, correlation_id, frame[10 + client :])
+            frame, self.buffer = Frame(self.buffer[4 : 4 + length]), self.buffer[4 + length :]
+            self.factory.requests.append((frame.key, frame.version, frame.client_id))
+            if frame.key not in self.factory.silent_on:
+                self.respond(frame)
 
     def connectionLost(self, reason):
         self.factory.lost.append(self)
 
-    def asked(self, key, version, correlation_id, body):
-        answer = None
-        if key in self.factory.silent_on:
-            return
-        if key in self.factory.closing_on or (key, version) in self.factory.closing_on:
-            pass
-        elif key == API_VERSIONS:
-            answer = self.versions(version, body)
-        elif key == SASL_HANDSHAKE and self.factory.mechanisms is not None:
-            answer = self.handshake(body[2:].decode())
-        elif key == SASL_HANDSHAKE:
-            answer = struct.pack(">hi", 34, 0)
-        elif key == SASL_AUTHENTICATE and self.mechanism is not None:
-            answer = self.authenticate(version, body[4:])
-        if answer is None:
+    def respond(self, frame):
+        response = None
+        if {frame.key, (frame.key, frame.version)}.isdisjoint(self.factory.closing_on):
+            response = self.response_to(frame)
+        if response is None:
             self.transport.loseConnection()
-            return
-        frame = struct.pack(">ii", 4 + len(answer), correlation_id) + answer
-        self.factory.write(self.transport, frame + self.factory.behind.get(key, b""))
+        else:
+            self.factory.write(self.transport, response + self.factory.behind.get(frame.key, b""))
 
-    def versions(self, version, body):
+    def response_to(self, frame):
+        """The bytes of the response; ``None`` to close the connection."""
+        if frame.key == API_VERSIONS:
+            return self.versions(frame)
+        if frame.key == SASL_HANDSHAKE:
+            return frame.response(self.handshake(frame.entity.mechanism))
+        if frame.key == SASL_AUTHENTICATE and self.mechanism is not None:
+            return frame.response(self.authenticate(frame.entity.auth_bytes))
+        return None
+
+    def versions(self, frame):
         ranges = self.factory.ranges
-        if version > ranges.get(API_VERSIONS, (0, 4))[1]:
+        if frame.version > ranges.get(API_VERSIONS, (0, 4))[1]:
             # In the first version; which ones it knows, it says since Kafka 2.4 (KIP-511).
             known = {API_VERSIONS: ranges[API_VERSIONS]} if self.factory.says_known_versions else {}
-            return struct.pack(">hi", 35, len(known)) + b"".join(
-                struct.pack(">hhh", key, *ends) for key, ends in known.items()
-            )
-        flexible = version >= 3
-        if flexible:
-            no_tags, self.factory.software = body[:1], compact_strings(body[1:])
-            assert no_tags == b"\0"
-        error = struct.pack(">h", self.factory.versions_error)
-        count = bytes([len(ranges) + 1]) if flexible else struct.pack(">i", len(ranges))
-        tags = b"\0" if flexible else b""
-        elements = [struct.pack(">hhh", key, *ends) + tags for key, ends in ranges.items()]
-        throttle = struct.pack(">i", 0) if version >= 1 else b""
-        return error + count + b"".join(elements) + throttle + tags
+            return frame.response(ApiVersions(ErrorCode.UNSUPPORTED_VERSION, known), version=0)
+        if frame.version >= 3:
+            self.factory.software = [frame.entity.client_software_name, frame.entity.client_software_version]
+        return frame.response(ApiVersions(self.factory.versions_error, ranges))
 
     def handshake(self, mechanism):
         offered = self.factory.mechanisms
-        if mechanism in offered:
-            self.mechanism = mechanism
-        return struct.pack(">hi", 0 if mechanism in offered else 33, len(offered)) + b"".join(
-            map(string, offered)
-        )
+        if offered is None:
+            return SaslMechanisms(ErrorCode.ILLEGAL_SASL_STATE, ())
+        if mechanism not in offered:
+            return SaslMechanisms(ErrorCode.UNSUPPORTED_SASL_MECHANISM, tuple(offered))
+        self.mechanism = mechanism
+        return SaslMechanisms(0, tuple(offered))
 
-    def authenticate(self, version, token):
+    def authenticate(self, token):
         if self.mechanism == "PLAIN":
             _, username, password = token.decode().split("\0")
-            good = self.factory.users.get(username) == password
-            error, answer = (0, b"") if good else (58, b"")
+            is_right, answer = self.factory.users.get(username) == password, b""
         elif self.mechanism == "OAUTHBEARER":
-            error, answer = self.bearer(token)
+            is_right, answer = self.bearer(token)
         else:
             if self.scram is None:
                 self.scram = ScramServer(self.factory, self.mechanism)
-            error, answer = self.scram.next(token)
-        if not error and not answer:
+            is_right, answer = self.scram.next(token)
+        if is_right and not answer:
             self.factory.authenticated.append(token)
-        message = string(self.factory.rejection) if error else struct.pack(">h", -1)
-        lifetime = struct.pack(">q", self.factory.lifetime_ms) if version else b""
-        return struct.pack(">h", error) + message + struct.pack(">i", len(answer)) + answer + lifetime
+        return SaslAuthenticated(
+            0 if is_right else ErrorCode.SASL_AUTHENTICATION_FAILED,
+            None if is_right else self.factory.rejection,
+            answer,
+            self.factory.lifetime_ms,
+        )
 
     def bearer(self, token):
         """OAUTHBEARER (RFC 7628, section 3), as `OAuthBearerSaslServer` of Kafka does it."""
         if token == b"\x01":
-            return 58, b""
+            return False, b""
         header, *pairs, end, nothing = token.split(b"\x01")
         assert (header, end, nothing) == (b"n,,", b"", b""), token
         said = dict(pair.split(b"=", 1) for pair in pairs)
         if said[b"auth"].removeprefix(b"Bearer ").decode() in self.factory.tokens:
-            return 0, b""
-        return 0, self.factory.challenge
+            return True, b""
+        return True, self.factory.challenge
 
 
 class ScramServer:
@@ -168,10 +144,10 @@ class ScramServer:
                 f"{nonce}{self.broker.nonce},s={base64.b64encode(self.broker.salt).decode()},"
                 f"i={self.broker.iterations}"
             )
-            return 0, self.first.encode()
+            return True, self.first.encode()
         final, _, proof = token.decode().rpartition(",p=")
         if self.username not in self.broker.users:
-            return 58, b""
+            return False, b""
         password = self.broker.users[self.username].encode()
         salted = hashlib.pbkdf2_hmac(self.hash, password, self.broker.salt, self.broker.iterations)
         message = f"{self.bare},{self.first},{final}".encode()
@@ -179,9 +155,9 @@ class ScramServer:
         signature = self.mac(stored, message)
         key = bytes(a ^ b for a, b in zip(base64.b64decode(proof), signature, strict=True))
         if hashlib.new(self.hash, key).digest() != stored:
-            return 58, b""
+            return False, b""
         proof = self.mac(self.mac(salted, b"Server Key"), message)
-        return 0, self.broker.final or b"v=" + base64.b64encode(proof)
+        return True, self.broker.final or b"v=" + base64.b64encode(proof)
 
 
 class FakeBroker(ServerFactory):
