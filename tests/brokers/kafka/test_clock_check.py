@@ -13,9 +13,9 @@ from sampleapp.brokers.kafka.cluster_client import RequestFailed
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.protocol import DescribeQuorumRequest, Quorum
 from sampleapp.messages.idempotency_key import IdempotencyScope
-from tests.brokers.kafka.producer.world import NOW_S, warm
 from tests.support.brokers import record
 from tests.support.kafka_simulator import Fate, reason
+from tests.support.kafka_simulator.publishing import NOW_S, warm
 
 
 class FakeClient:

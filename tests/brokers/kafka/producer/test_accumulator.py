@@ -17,16 +17,16 @@ from sampleapp.errors import (
     RecordTooLarge,
 )
 from sampleapp.model import RecordMetadata
-from tests.brokers.kafka.producer.world import (
+from tests.support.brokers import record
+from tests.support.kafka_simulator import Fate, reason
+from tests.support.kafka_simulator.publishing import (
     TIMEOUT_S,
-    World,
+    ProducerSetup,
     assert_true,
     keys_of,
     publish_now,
     warm,
 )
-from tests.support.brokers import record
-from tests.support.kafka_simulator import Fate, reason
 from tests.support.logs import logged_lines
 
 
@@ -79,7 +79,7 @@ def test_what_fits_into_an_empty_buffer_only_is_asked_to_come_again():
 
 
 def test_a_cluster_that_cannot_be_used_fails_those_who_wait_at_once():
-    world = World()
+    world = ProducerSetup()
     world.cluster.cut_off(reason(lasting=True, incompatible=True))
     outcome = world.publish(b"1")
     world.advance(0.2)
@@ -190,7 +190,7 @@ def test_an_answer_that_was_cancelled_by_its_caller_changes_nothing_for_the_reco
     answer.cancel()
     assert len(failures) == 1
     publish_now(world, b"2")
-    assert world.values()[0] == [b"first", b"1", b"2"]
+    assert world.cluster.values()[0] == [b"first", b"1", b"2"]
 
 
 def test_one_line_of_the_log_tells_of_all_partitions_that_fail_and_one_of_all_that_work_again():
@@ -300,7 +300,7 @@ def test_records_that_wait_for_a_topic_to_be_made_again_count_for_its_share():
 
 
 def test_records_that_gave_up_waiting_for_their_topic_give_back_their_room():
-    world = World(buffer_bytes=100_000)
+    world = ProducerSetup(buffer_bytes=100_000)
     world.cluster.cut_off(reason())
     for _ in range(40):
         world.publish(b"x" * 5000)

@@ -40,10 +40,10 @@ from sampleapp.brokers.kafka.protocol import (
 )
 from sampleapp.errors import BrokerUnavailable, IllegalTopic, PublishError, RecordRefused
 from sampleapp.model import RecordMetadata
-from tests.brokers.kafka.producer.world import TIMEOUT_S, World, keys_of
 from tests.support.brokers import record
 from tests.support.examples import examples
 from tests.support.kafka_simulator import Fate, SimulatedClient, reason
+from tests.support.kafka_simulator.publishing import TIMEOUT_S, ProducerSetup, keys_of
 
 ENQUEUED_AT_ONCE = 1000
 SLACK_S = 1.0
@@ -265,8 +265,8 @@ def patched(monkeypatch):
     return holder
 
 
-class FaultyWorld(World):
-    """A world in which anything may raise."""
+class FaultyProducer(ProducerSetup):
+    """A producer whose every call may raise."""
 
     def __init__(self, faults, **settings):
         FaultyClient.faults = faults
@@ -314,11 +314,11 @@ class FaultyWorld(World):
             assert told_s - began_s <= TIMEOUT_S + SLACK_S
 
     def assert_true(self, *, in_order):
-        found = Counter(value for values in self.values() for value in values)
+        found = Counter(value for values in self.cluster.values() for value in values)
         for value, _, _, _, outcome in self.told:
             assert found[value] <= 1, f"{value} was published twice"
             if isinstance(outcome, RecordMetadata):
-                assert self.values()[outcome.partition][outcome.offset] == value
+                assert self.cluster.values()[outcome.partition][outcome.offset] == value
             else:
                 assert isinstance(outcome, PublishError | CancelledError)
                 if isinstance(outcome, PublishError) and not outcome.possibly_published:
@@ -326,7 +326,7 @@ class FaultyWorld(World):
         if in_order:
             keys = {value: key for value, key, *_ in self.told}
             direct = keys.keys() - set().union(*self.gradual)
-            for values in self.values():
+            for values in self.cluster.values():
                 for key, call in product(set(keys.values()) - {None}, [direct, *self.gradual]):
                     numbers = [int(value) for value in values if keys[value] == key and value in call]
                     assert numbers == sorted(numbers)
@@ -539,7 +539,7 @@ def is_possible(seam, kind):
 def begin(faults, patched, *, idempotence=True):
     """A world of its own for an example."""
     patched.append(faults)
-    return FaultyWorld(faults, idempotence=idempotence)
+    return FaultyProducer(faults, idempotence=idempotence)
 
 
 def end(world, logged):
@@ -557,7 +557,7 @@ def end(world, logged):
 
 
 def test_a_header_that_is_no_text_is_rejected_and_leaves_nothing_behind(no_failure_is_lost):
-    world = World()
+    world = ProducerSetup()
     told = []
     for topic in ("t", "not yet known"):
         rejected = world.producer.publish(record(topic, b"1", headers=(("\ud800", b""),)))

@@ -6,8 +6,8 @@ import pytest
 
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.errors import OutcomeUnknown
-from tests.brokers.kafka.producer.world import World, assert_true, publish_now, warm
 from tests.support.kafka_simulator import Fate
+from tests.support.kafka_simulator.publishing import ProducerSetup, assert_true, publish_now, warm
 
 
 def test_one_producer_id_serves_for_as_long_as_nothing_goes_wrong():
@@ -21,7 +21,7 @@ def test_one_producer_id_serves_for_as_long_as_nothing_goes_wrong():
 
 
 def test_a_partition_whose_producer_id_is_not_taken_gets_a_new_one_and_the_others_keep_theirs():
-    world = World(partitions=3)
+    world = ProducerSetup(partitions=3)
     keys = {}
     for number in range(30):
         [metadata] = publish_now(world, b"%d" % number, key=b"%d" % number)
@@ -57,15 +57,15 @@ def test_an_epoch_or_sequence_error_after_an_unknown_outcome_is_not_taken_for_ei
     assert type(unknown[0].value) is OutcomeUnknown
     assert world.cluster.logs[0].errors == []
     [metadata] = publish_now(world, b"next")
-    assert world.values()[0] == [b"first", b"unknown", b"next"]
+    assert world.cluster.values()[0] == [b"first", b"unknown", b"next"]
     assert metadata.offset == 2
 
 
 def test_a_broker_that_does_not_give_producer_ids_is_published_to_without():
-    world = World()
+    world = ProducerSetup()
     world.cluster.identity_error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     [metadata] = publish_now(world, b"1")
-    assert world.values()[metadata.partition] == [b"1"]
+    assert world.cluster.values()[metadata.partition] == [b"1"]
     fates = iter([Fate.ANSWER_LOST])
     world.decide(lambda: next(fates, Fate.ANSWERED))
     outcome = world.publish(b"2")
@@ -81,4 +81,4 @@ def test_a_topic_that_is_idle_for_long_begins_with_another_producer_id_when_it_i
         # The same number of records as the very first batch: the broker must not take it for that one.
         [metadata] = publish_now(world, b"%d" % number)
         assert metadata.offset == number + 1
-    assert world.values()[0] == [b"first", b"0", b"1", b"2"]
+    assert world.cluster.values()[0] == [b"first", b"0", b"1", b"2"]

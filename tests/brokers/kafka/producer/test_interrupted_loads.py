@@ -7,8 +7,8 @@ import pytest
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.producer.partitioner import partition_for_key
 from sampleapp.model import RecordMetadata
-from tests.brokers.kafka.producer.world import publish_now, warm
 from tests.support.kafka_simulator import reason
+from tests.support.kafka_simulator.publishing import publish_now, warm
 
 KEY = next(key for key in (b"%d" % number for number in range(50)) if partition_for_key(key, 2) == 1)
 OUTAGE_S = 20

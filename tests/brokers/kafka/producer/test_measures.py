@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.brokers.kafka.producer.world import LATENCY_S, World, keys_of, publish_now, warm
 from tests.support.examples import examples
 from tests.support.kafka_simulator import Fate
+from tests.support.kafka_simulator.publishing import LATENCY_S, ProducerSetup, keys_of, publish_now, warm
 
 
 def measures(world):
@@ -18,7 +18,7 @@ def measures(world):
 @examples(50)
 @given(bursts=st.lists(st.lists(st.sampled_from([b"a", b"b", None]), min_size=1, max_size=20), max_size=6))
 def test_every_record_is_in_one_batch_when_nothing_goes_wrong(bursts):
-    world = World()
+    world = ProducerSetup()
     for burst in bursts:
         for key in burst:
             world.publish(b"v", key=key)

@@ -22,18 +22,18 @@ from sampleapp.errors import (
     UnknownTopic,
 )
 from sampleapp.model import RecordMetadata
-from tests.brokers.kafka.producer.world import (
+from tests.support.brokers import record
+from tests.support.kafka_simulator import Fate, reason
+from tests.support.kafka_simulator.publishing import (
     TIMEOUT_S,
+    ProducerSetup,
     Slow,
-    World,
     assert_true,
     keys_of,
     publish_now,
     stop_and_assert_nothing_is_left,
     warm,
 )
-from tests.support.brokers import record
-from tests.support.kafka_simulator import Fate, reason
 
 MANY = 5000
 """More than are taken in in one slice."""
@@ -59,7 +59,7 @@ def after_turns(world, count, do):
 
 
 def test_no_records_are_published_at_once():
-    assert told(World().producer.publish_many([])) == [[]]
+    assert told(ProducerSetup().producer.publish_many([])) == [[]]
 
 
 def test_a_few_records_for_which_there_is_no_room_are_rejected_together():
@@ -74,7 +74,7 @@ def test_each_record_of_many_has_its_own_place():
     outcomes = world.publish_many(numbers(MANY), keys=keys_of(3))
     world.advance(1)
     assert all(isinstance(outcome[0], RecordMetadata) for outcome in outcomes)
-    assert sum(map(len, world.values())) == MANY + 1
+    assert sum(map(len, world.cluster.values())) == MANY + 1
     assert_true(world)
     assert world.producer.buffered_bytes == 0
 
@@ -83,21 +83,21 @@ def test_records_without_a_key_spread_when_they_are_many():
     world = warm(partitions=3)
     world.publish_many([b"x" * 5000 for _ in range(200)], keys=[None])
     world.advance(1)
-    assert all(len(values) > 20 for values in world.values())
+    assert all(len(values) > 20 for values in world.cluster.values())
 
 
 def test_records_without_a_key_spread_when_they_are_few_and_large():
     world = warm(partitions=3)
     world.publish_many([b"x" * 50_000 for _ in range(20)], keys=[None])
     world.advance(1)
-    assert all(len(values) > 2 for values in world.values())
+    assert all(len(values) > 2 for values in world.cluster.values())
 
 
 def test_in_one_partition_records_with_and_without_a_key_keep_their_order():
     world = warm(partitions=1)
     world.publish_many(numbers(MANY), keys=[b"k", None, b"", None])
     world.advance(1)
-    assert world.values() == [[b"first", *numbers(MANY)]]
+    assert world.cluster.values() == [[b"first", *numbers(MANY)]]
 
 
 def test_single_records_and_many_keep_the_order_of_the_calls():
@@ -107,7 +107,7 @@ def test_single_records_and_many_keep_the_order_of_the_calls():
     world.publish(b"4")
     world.publish_many([b"5"])
     world.advance(1)
-    assert world.values() == [[b"first", b"1", b"2", b"3", b"4", b"5"]]
+    assert world.cluster.values() == [[b"first", b"1", b"2", b"3", b"4", b"5"]]
 
 
 def test_nothing_overtakes_a_thousand_records_however_slowly_they_are_taken_in(monkeypatch):
@@ -123,16 +123,16 @@ def test_nothing_overtakes_a_thousand_records_however_slowly_they_are_taken_in(m
     world.publish(b"later")
     monkeypatch.undo()
     world.advance(1)
-    assert world.values() == [[b"first", *numbers(1000), b"later"]]
+    assert world.cluster.values() == [[b"first", *numbers(1000), b"later"]]
 
 
 def test_many_records_for_topics_that_are_not_known_yet_wait_for_them_in_order():
-    world = World(partitions=1)
+    world = ProducerSetup(partitions=1)
     world.publish(b"1")
     world.publish_many([b"2", b"3"])
     world.publish(b"4")
     world.advance(1)
-    assert world.values() == [[b"1", b"2", b"3", b"4"]]
+    assert world.cluster.values() == [[b"1", b"2", b"3", b"4"]]
     assert_true(world)
 
 
@@ -163,7 +163,7 @@ def test_what_keeps_some_records_from_being_published_does_not_keep_the_others()
         UnknownPartition,
     ]
     assert [outcomes[0].offset, outcomes[6].offset] == [1, 2]
-    assert world.values() == [[b"first", b"1", b"6"]]
+    assert world.cluster.values() == [[b"first", b"1", b"6"]]
     assert set(world.producer._accumulator.topics) == {"t"}  # noqa: SLF001 -- it shows nowhere else
 
 
@@ -179,7 +179,7 @@ def test_many_records_for_which_there_is_no_room_are_rejected_together():
     world.decide(lambda: Fate.ANSWERED)
     world.advance(1)
     assert all(isinstance(outcome[0], RecordMetadata) for outcome in waiting)
-    assert not any(b"y" in value for values in world.values() for value in values)
+    assert not any(b"y" in value for values in world.cluster.values() for value in values)
 
 
 @given(
@@ -195,7 +195,10 @@ def test_there_is_room_for_many_records_exactly_if_there_is_for_each_of_them_one
     # At about this limit, a partition has exactly its share of the buffer.
     limit = max(500, 2 * (waiting * held + count * added) + more)
     fits = []
-    for publish in (World.publish_many, lambda world, values: [world.publish(each) for each in values]):
+    for publish in (
+        ProducerSetup.publish_many,
+        lambda world, values: [world.publish(each) for each in values],
+    ):
         world = warm(partitions=1, buffer_bytes=limit)
         world.decide(lambda: Fate.NOT_LEADER)
         for _ in range(waiting):
@@ -223,7 +226,7 @@ def test_many_records_that_can_never_fit_are_not_asked_to_come_again(size):
     [result] = told(world.producer.publish_many([record("t", b"x" * size, key=b"k")] * 100))
     assert type(result.value) is RecordTooLarge
     world.advance(1)
-    assert sum(map(len, world.values())) == 1
+    assert sum(map(len, world.cluster.values())) == 1
 
 
 def test_names_that_were_made_up_for_what_is_rejected_are_not_remembered():
@@ -273,7 +276,7 @@ def test_cancelling_stops_the_waiting_only():
     answer.cancel()
     assert results[0].check(CancelledError)
     world.advance(1)
-    assert world.values() == [[b"first", *numbers(MANY)]]
+    assert world.cluster.values() == [[b"first", *numbers(MANY)]]
     assert world.producer.buffered_bytes == 0
 
 
@@ -387,7 +390,7 @@ def test_a_single_record_goes_to_the_partition_that_it_names():
 @pytest.mark.parametrize("is_known", [True, False])
 @pytest.mark.parametrize("partition", [3, -1])
 def test_a_partition_that_the_topic_does_not_have_is_unknown(is_known, partition):
-    world = warm(partitions=3) if is_known else World(partitions=3)
+    world = warm(partitions=3) if is_known else ProducerSetup(partitions=3)
     [failure] = told_in(world, record("t", b"x", partition=partition))
     assert type(failure.value) is UnknownPartition
     assert f"no partition {partition}: it has 3" in str(failure.value)
@@ -426,11 +429,11 @@ def test_what_is_published_from_a_callback_of_many_is_behind_them():
     answer.addCallback(lambda _: again.append(world.publish(b"3")))
     world.advance(1)
     publish_now(world, b"4")
-    assert world.values() == [[b"first", b"1", b"2", b"3", b"4"]]
+    assert world.cluster.values() == [[b"first", b"1", b"2", b"3", b"4"]]
 
 
 def test_records_with_and_without_a_key_keep_their_deadlines_when_their_topic_becomes_known():
-    world = World(partitions=1)
+    world = ProducerSetup(partitions=1)
     world.cluster.elect(None)
     world.cluster.cut_off(reason())
     early = world.publish(b"early", key=None)
@@ -455,7 +458,7 @@ def test_the_outcomes_are_the_callers_own_when_their_batch_is_answered_after_the
     world.cluster.slow.clear()
     publish_now(world, b"later")
     assert outcomes == []
-    assert world.values() == [[b"first", b"1", b"2", b"later"]]
+    assert world.cluster.values() == [[b"first", b"1", b"2", b"later"]]
     assert world.producer.buffered_bytes == 0
 
 
@@ -487,9 +490,9 @@ def begin_many(world, *, key=b"k", callers=1):
     """Publish thousands of records for each caller, until the first are stored; return how many are."""
     for caller in range(callers):
         world.publish_many([b"%d-%05d" % (caller, n) * 30 for n in range(3000)], keys=[key])
-    while not world.values()[0][1:]:
+    while not world.cluster.values()[0][1:]:
         world.advance(0.001, step_s=0.001)
-    return len(world.values()[0])
+    return len(world.cluster.values()[0])
 
 
 class Seen(Slow):
@@ -530,7 +533,7 @@ def test_the_same_is_true_after_a_moment_in_which_nothing_could_be_done():
     world = warm(partitions=1)
     begin_many(world)
     world.clock.advance(0.15)
-    stored = len(world.values()[0])
+    stored = len(world.cluster.values()[0])
     alone = world.publish(b"alone")
     world.advance(1, step_s=0.001)
     assert alone[0].offset < stored + 1000

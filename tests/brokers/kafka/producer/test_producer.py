@@ -19,16 +19,16 @@ from sampleapp.errors import (
     RecordTooLarge,
 )
 from sampleapp.model import RecordMetadata
-from tests.brokers.kafka.producer.world import (
+from tests.support.examples import examples
+from tests.support.kafka_simulator import Fate, SimulatedClient, reason
+from tests.support.kafka_simulator.publishing import (
     TIMEOUT_S,
-    World,
+    ProducerSetup,
     assert_true,
     publish_now,
     publish_one_by_one,
     warm,
 )
-from tests.support.examples import examples
-from tests.support.kafka_simulator import Fate, SimulatedClient, reason
 
 # Some in a row, so that there are records whose time is over in each state.
 FATES = st.lists(
@@ -50,7 +50,7 @@ STEPS = st.lists(
 @examples(120)
 @given(steps=STEPS, fates=FATES, idempotence=st.booleans(), before=st.sampled_from([0, 12]))
 def test_every_answer_is_true_whatever_happens_to_the_requests(steps, fates, idempotence, before):
-    world = World(idempotence=idempotence)
+    world = ProducerSetup(idempotence=idempotence)
     publish_one_by_one(world, before)
     plan = iter(fates)
     world.decide(lambda: next(plan, Fate.ANSWERED))
@@ -69,7 +69,7 @@ def test_every_answer_is_true_whatever_happens_to_the_requests(steps, fates, ide
     world.advance(5 * TIMEOUT_S, step_s=0.05)
 
     assert_true(world)
-    for values in world.values():
+    for values in world.cluster.values():
         numbers = {}
         for value in values:
             key = world.published[int(value)][1]
@@ -92,11 +92,11 @@ def test_batches_that_are_too_large_are_split_until_only_the_culprits_are_reject
     answers = world.settled()[1:]
     for (value, _, _), answer in zip(world.published[1:], answers, strict=True):
         if isinstance(answer, RecordMetadata):
-            assert world.values()[0][answer.offset] == value
+            assert world.cluster.values()[0][answer.offset] == value
         else:
             assert type(answer) is RecordTooLarge
             assert len(value) > limit - 200
-    assert world.values()[0][1:] == [
+    assert world.cluster.values()[0][1:] == [
         value
         for (value, _, _), answer in zip(world.published[1:], answers, strict=True)
         if isinstance(answer, RecordMetadata)
@@ -168,7 +168,7 @@ def test_a_batch_that_was_given_up_is_rejected_when_it_arrives_after_all():
     world.advance(1)
     assert isinstance(later[0], RecordMetadata)
     world.advance(5 * TIMEOUT_S, step_s=0.1)
-    assert world.values()[0] == [b"first", b"later"]
+    assert world.cluster.values()[0] == [b"first", b"later"]
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_a_record_after_one_whose_outcome_stayed_unknown_is_not_taken_for_it(fat
     assert type(unknown[0].value) is error
     world.decide(lambda: Fate.ANSWERED)
     publish_now(world, b"next")
-    assert world.values()[0] == [b"first", b"unknown", b"next"]
+    assert world.cluster.values()[0] == [b"first", b"unknown", b"next"]
     assert_true(world)
 
 
@@ -198,7 +198,7 @@ def test_a_record_that_may_be_stored_is_not_said_not_to_be_when_its_leader_canno
     assert type(behind[0].value) is BrokerUnavailable
     world.advance(TIMEOUT_S)
     assert type(unknown[0].value) is PublishTimedOut
-    assert world.values()[0] == [b"first", b"unknown"]
+    assert world.cluster.values()[0] == [b"first", b"unknown"]
 
 
 def test_a_batch_that_is_rejected_after_some_of_its_callers_were_answered_goes_on_with_the_others():
@@ -213,7 +213,7 @@ def test_a_batch_that_is_rejected_after_some_of_its_callers_were_answered_goes_o
     world.advance(TIMEOUT_S)
     assert type(early[0].value) in (PublishTimedOut, BrokerUnavailable)
     assert isinstance(late[0], RecordMetadata)
-    assert world.values()[0] == [b"first", b"late"]
+    assert world.cluster.values()[0] == [b"first", b"late"]
     assert world.producer.buffered_bytes == 0
 
 
@@ -269,7 +269,7 @@ def test_records_whose_callers_were_told_at_their_deadline_leave_when_nothing_of
     world.advance(1)
     assert world.producer.buffered_bytes == 0
     publish_now(world, b"next")
-    assert world.values() == [[b"first", b"next"]]
+    assert world.cluster.values() == [[b"first", b"next"]]
 
 
 class Refusing(SimulatedClient):
@@ -317,7 +317,7 @@ def test_records_whose_callers_were_told_leave_when_others_of_their_batch_go_bac
     assert world.client.rejections == []
     assert type(early[0].value) is PublishTimedOut
     assert isinstance(last[0], RecordMetadata)
-    assert b"early" not in world.values()[0]
+    assert b"early" not in world.cluster.values()[0]
     assert world.producer.buffered_bytes == 0
 
 

@@ -17,10 +17,10 @@ from sampleapp.brokers.kafka.cluster_client import RequestFailed
 from sampleapp.brokers.kafka.protocol import ProduceRequest
 from sampleapp.errors import PublishError
 from sampleapp.model import RecordIdentity, RecordMetadata
-from tests.brokers.kafka.producer.world import TIMEOUT_S, Slow, World, keys_of
 from tests.support.brokers import record
 from tests.support.examples import examples
 from tests.support.kafka_simulator import Fate, SimulatedClient, reason
+from tests.support.kafka_simulator.publishing import TIMEOUT_S, ProducerSetup, Slow, keys_of
 
 BUFFER_BYTES = 400_000
 KEYS = [b"a", b"b", b"c", None]
@@ -127,7 +127,7 @@ class ProducerMachine(RuleBasedStateMachine):
         self.may_be_made_again = may_be_made_again
         self.end = end
         WatchedClient.wire = self.wire = Wire()
-        self.world = World(
+        self.world = ProducerSetup(
             partitions=partitions,
             brokers=(1, 2),
             client=WatchedClient,

@@ -30,10 +30,10 @@ from sampleapp.errors import (
 )
 from sampleapp.messages.idempotency_key import IdempotencyScope
 from sampleapp.model import FINGERPRINT_HEADER, RecordMetadata, ReplayedRecord
-from tests.brokers.kafka.producer.world import SETTINGS, TIMEOUT_S, keys_of
 from tests.support.brokers import record
 from tests.support.examples import examples
 from tests.support.kafka_simulator import Cluster, Fate, SimulatedClient
+from tests.support.kafka_simulator.publishing import SETTINGS, TIMEOUT_S, keys_of
 
 KEYS = [b"a", b"b", None]
 

@@ -8,7 +8,8 @@ from twisted.internet.defer import Deferred
 from sampleapp.brokers.kafka.cluster_client import RequestFailed
 from sampleapp.errors import BrokerStopped, BrokerUnavailable, OutcomeUnknown
 from sampleapp.model import RecordMetadata
-from tests.brokers.kafka.producer.world import (
+from tests.support.kafka_simulator import Fate, reason
+from tests.support.kafka_simulator.publishing import (
     TIMEOUT_S,
     assert_true,
     keys_of,
@@ -16,7 +17,6 @@ from tests.brokers.kafka.producer.world import (
     publish_one_by_one,
     warm,
 )
-from tests.support.kafka_simulator import Fate, reason
 from tests.support.logs import logged_lines
 
 LARGE = 60_000

@@ -15,8 +15,8 @@ from sampleapp.errors import (
     UnknownTopic,
 )
 from sampleapp.model import RecordMetadata
-from tests.brokers.kafka.producer.world import TIMEOUT_S, World, publish_now, warm
 from tests.support.kafka_simulator import Fate, reason
+from tests.support.kafka_simulator.publishing import TIMEOUT_S, ProducerSetup, publish_now, warm
 
 
 def check(world, *topics):
@@ -46,7 +46,7 @@ def test_of_topics_that_are_known_nobody_is_asked():
 
 
 def test_a_topic_that_is_not_known_is_learnt_and_then_known():
-    world = World()
+    world = ProducerSetup()
     results = check(world, "t")
     assert results == []
     world.advance(0.1)
@@ -79,7 +79,7 @@ def test_what_keeps_topics_from_being_published_to_is_told_as_publishing_would_a
 
 
 def test_publishing_and_checking_wait_for_the_same_answer():
-    world = World()
+    world = ProducerSetup()
     single = world.publish(b"1", topic="absent")
     results = check(world, "absent")
     world.advance(1.5)
@@ -89,7 +89,7 @@ def test_publishing_and_checking_wait_for_the_same_answer():
 
 
 def test_checking_makes_topics_that_are_made_by_publishing():
-    world = World(auto_create=True)
+    world = ProducerSetup(auto_create=True)
     results = check(world, "new")
     world.advance(1)
     assert results == [{}]
@@ -97,7 +97,7 @@ def test_checking_makes_topics_that_are_made_by_publishing():
 
 
 def test_a_topic_that_is_not_made_is_told_to_be_absent_after_a_while():
-    world = World(auto_create=True, delivery_timeout_s=20.0)
+    world = ProducerSetup(auto_create=True, delivery_timeout_s=20.0)
     world.cluster.creates_topics = False
     results = check(world, "new")
     world.advance(4, step_s=0.05)
@@ -107,7 +107,7 @@ def test_a_topic_that_is_not_made_is_told_to_be_absent_after_a_while():
 
 
 def test_a_cluster_that_does_not_answer_in_time_keeps_topics_from_being_published_to():
-    world = World()
+    world = ProducerSetup()
     world.cluster.cut_off(reason())
     results = check(world, "t", "u")
     world.advance(TIMEOUT_S - 0.2)
@@ -120,7 +120,7 @@ def test_a_cluster_that_does_not_answer_in_time_keeps_topics_from_being_publishe
 
 
 def test_a_cluster_that_is_known_not_to_be_reachable_is_waited_for_as_shortly_as_by_publishing():
-    world = World(delivery_timeout_s=20.0)
+    world = ProducerSetup(delivery_timeout_s=20.0)
     world.cluster.cut_off(reason())
     world.producer.cluster_unreachable(reason())
     results = check(world, "t")
@@ -129,7 +129,7 @@ def test_a_cluster_that_is_known_not_to_be_reachable_is_waited_for_as_shortly_as
 
 
 def test_a_cluster_that_cannot_be_used_is_told_at_once():
-    world = World()
+    world = ProducerSetup()
     world.cluster.cut_off(reason(lasting=True, incompatible=True))
     results = check(world, "t")
     world.advance(0.2)
@@ -137,7 +137,7 @@ def test_a_cluster_that_cannot_be_used_is_told_at_once():
 
 
 def test_a_thousand_topics_are_checked_at_once_and_no_more_after_some_that_do_not_exist():
-    world = World()
+    world = ProducerSetup()
     names = [f"made-up-{number}" for number in range(2500)]
     results = check(world, *names)
     world.advance(0.5)
@@ -153,7 +153,7 @@ def test_a_thousand_topics_are_checked_at_once_and_no_more_after_some_that_do_no
 
 
 def test_cancelling_a_check_stops_the_waiting_only():
-    world = World()
+    world = ProducerSetup()
     results = []
     answer = world.producer.check_topics(["t"]).addBoth(results.append)
     answer.cancel()
@@ -164,7 +164,7 @@ def test_cancelling_a_check_stops_the_waiting_only():
 
 @pytest.mark.parametrize("how", ["drain", "give_up"])
 def test_stopping_ends_a_check(how):
-    world = World()
+    world = ProducerSetup()
     results = check(world, "t", "u")
     getattr(world.producer, how)()
     assert kinds(results) == {"t": BrokerStopped, "u": BrokerStopped}
@@ -175,7 +175,7 @@ def test_stopping_ends_a_check(how):
 
 
 def test_a_topic_that_is_only_checked_is_forgotten_like_one_that_nobody_publishes_to():
-    world = World()
+    world = ProducerSetup()
     check(world, "t")
     world.advance(0.5)
     world.clock.advance(200)
@@ -188,7 +188,7 @@ def test_a_topic_that_is_only_checked_is_forgotten_like_one_that_nobody_publishe
 
 
 def test_records_that_are_there_before_their_topic_is_known_do_not_keep_it_from_being_checked():
-    world = World()
+    world = ProducerSetup()
     world.decide(lambda: Fate.ANSWERED)
     outcome = world.publish(b"1")
     results = check(world, "t")
@@ -198,7 +198,7 @@ def test_records_that_are_there_before_their_topic_is_known_do_not_keep_it_from_
 
 
 def test_a_check_is_answered_at_its_own_deadline_also_if_records_were_waiting_before_it():
-    world = World()
+    world = ProducerSetup()
     world.cluster.cut_off(reason())
     record = world.publish(b"1", topic="absent")
     world.advance(1)

@@ -12,21 +12,21 @@ from sampleapp.errors import (
     UnknownTopic,
 )
 from sampleapp.model import RecordMetadata
-from tests.brokers.kafka.producer.world import (
+from tests.support.brokers import record
+from tests.support.kafka_simulator import Fate
+from tests.support.kafka_simulator.publishing import (
     TIMEOUT_S,
-    World,
+    ProducerSetup,
     assert_true,
     keys_of,
     publish_now,
     warm,
 )
-from tests.support.brokers import record
-from tests.support.kafka_simulator import Fate
 from tests.support.logs import logged_lines
 
 
 def test_a_topic_that_does_not_exist_is_told_soon_and_is_not_made():
-    world = World()
+    world = ProducerSetup()
     outcome = world.publish(b"1", topic="absent")
     world.advance(1.5)
     assert type(outcome[0].value) is UnknownTopic
@@ -44,7 +44,7 @@ def test_a_topic_that_does_not_exist_holds_nothing_else_up():
 
 
 def test_with_auto_create_a_topic_is_made_by_publishing_to_it():
-    world = World(auto_create=True)
+    world = ProducerSetup(auto_create=True)
     outcome = world.publish(b"1", topic="new")
     world.advance(1)
     assert isinstance(outcome[0], RecordMetadata)
@@ -68,7 +68,7 @@ def test_a_topic_that_was_deleted_is_told_apart_from_one_without_a_leader():
 
 def two_partitions():
     """A world with two partitions that were published to, and a key for each."""
-    world = World(partitions=2)
+    world = ProducerSetup(partitions=2)
     keys = keys_of(2)
     for partition, key in enumerate(keys):
         [metadata] = publish_now(world, b"before %d" % partition, key=key)
@@ -98,7 +98,7 @@ def test_what_is_published_from_a_callback_while_a_topic_shrinks_is_not_taken_fo
     world.advance(2 * TIMEOUT_S)
     assert len(again) == 1
     for value, outcome in ((b"again", again[0]), (b"second", second)):
-        assert world.values()[0][outcome[0].offset] == value
+        assert world.cluster.values()[0][outcome[0].offset] == value
 
 
 def test_a_topic_that_shrinks_while_something_is_in_flight_leaves_nothing_behind():
@@ -163,7 +163,7 @@ def test_names_that_were_made_up_are_not_remembered():
 
 @pytest.mark.parametrize("name", ["x" * 250, "", "a b", "\ud800", ".."])
 def test_a_name_that_kafka_does_not_allow_is_rejected_at_once(name):
-    outcome = World().publish(b"1", topic=name)
+    outcome = ProducerSetup().publish(b"1", topic=name)
     assert type(outcome[0].value) is IllegalTopic
 
 
@@ -174,7 +174,7 @@ def old_format(world):
 
 
 def test_a_topic_in_an_old_format_is_published_to_without_a_producer_id_and_the_log_says_so_once():
-    world = World(partitions=2)
+    world = ProducerSetup(partitions=2)
     old_format(world)
     with logged_lines() as lines:
         for number in range(20):
@@ -186,7 +186,7 @@ def test_a_topic_in_an_old_format_is_published_to_without_a_producer_id_and_the_
 
 
 def test_in_a_topic_in_an_old_format_what_may_be_stored_is_not_sent_again():
-    world = World(partitions=1)
+    world = ProducerSetup(partitions=1)
     old_format(world)
     publish_now(world, b"1")
     fates = iter([Fate.ANSWER_LOST])
@@ -194,11 +194,11 @@ def test_in_a_topic_in_an_old_format_what_may_be_stored_is_not_sent_again():
     outcome = world.publish(b"2")
     world.advance(1)
     assert type(outcome[0].value) is OutcomeUnknown
-    assert world.values() == [[b"1", b"2"]]
+    assert world.cluster.values() == [[b"1", b"2"]]
 
 
 def test_a_topic_that_is_not_made_since_its_name_collides_with_another_says_so():
-    world = World(auto_create=True)
+    world = ProducerSetup(auto_create=True)
     world.cluster.topic_errors = {"a_b": ErrorCode.INVALID_TOPIC_EXCEPTION}
     outcome = world.publish(b"1", topic="a_b")
     world.advance(0.5)
@@ -208,7 +208,7 @@ def test_a_topic_that_is_not_made_since_its_name_collides_with_another_says_so()
 
 @pytest.mark.parametrize(("name", "is_hinted"), [("a_b", True), ("a.b", True), ("ab", False)])
 def test_a_topic_that_is_not_made_says_what_may_keep_it_from_being_made(name, is_hinted):
-    world = World(auto_create=True, delivery_timeout_s=20.0)
+    world = ProducerSetup(auto_create=True, delivery_timeout_s=20.0)
     world.cluster.creates_topics = False
     outcome = world.publish(b"1", topic=name)
     world.advance(6, step_s=0.05)

@@ -6,8 +6,8 @@ import pytest
 
 from sampleapp.errors import BrokerUnavailable, PublishTimedOut
 from sampleapp.model import RecordMetadata
-from tests.brokers.kafka.producer.world import World, publish_now, warm
 from tests.support.kafka_simulator import Fate, reason
+from tests.support.kafka_simulator.publishing import ProducerSetup, publish_now, warm
 
 DELIVERY_TIMEOUT_S = 30.0
 
@@ -23,7 +23,7 @@ def mend(world):
 @pytest.fixture(params=["a topic that is known", "a topic of which nothing is known"])
 def world(request):
     is_known = request.param == "a topic that is known"
-    make = warm if is_known else World
+    make = warm if is_known else ProducerSetup
     world = make(partitions=1, delivery_timeout_s=DELIVERY_TIMEOUT_S)
     cut_off(world)
     return world
@@ -50,7 +50,7 @@ def test_records_fail_within_two_seconds_also_those_that_were_waiting_before(wor
 
 
 def test_no_deadline_becomes_later_by_an_outage():
-    world = World(partitions=1, delivery_timeout_s=DELIVERY_TIMEOUT_S)
+    world = ProducerSetup(partitions=1, delivery_timeout_s=DELIVERY_TIMEOUT_S)
     cut_off(world)
     before = world.publish(b"before")
     world.advance(DELIVERY_TIMEOUT_S - 0.5, step_s=0.05)
@@ -60,7 +60,7 @@ def test_no_deadline_becomes_later_by_an_outage():
 
 
 def test_a_check_of_topics_that_waits_when_the_outage_is_noticed_ends_within_two_seconds():
-    world = World(partitions=1, delivery_timeout_s=DELIVERY_TIMEOUT_S)
+    world = ProducerSetup(partitions=1, delivery_timeout_s=DELIVERY_TIMEOUT_S)
     cut_off(world)
     checks = []
     world.producer.check_topics(["t"]).addCallback(checks.append)
@@ -140,7 +140,7 @@ def test_a_frozen_leader_is_given_up_after_five_seconds_however_long_callers_wai
     assert outcome == []
     world.advance(1, step_s=0.05)
     assert isinstance(outcome[0], RecordMetadata)
-    assert world.values()[0] == [b"first", b"1"]
+    assert world.cluster.values()[0] == [b"first", b"1"]
 
 
 def test_the_reason_of_an_outage_is_not_told_after_its_end():

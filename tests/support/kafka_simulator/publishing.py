@@ -1,4 +1,4 @@
-"""A producer and its cluster in memory, in which everything may go wrong at any time."""
+"""A producer of a simulated cluster, and what became of its records."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ from sampleapp.brokers.kafka.producer.partitioner import partition_for_key
 from sampleapp.brokers.kafka.protocol import ProduceRequest
 from sampleapp.model import RecordMetadata
 from tests.support.brokers import record
-from tests.support.kafka_simulator import Cluster, SimulatedClient
+from tests.support.kafka_simulator.client import SimulatedClient
+from tests.support.kafka_simulator.cluster import Cluster
 
 __all__ = [
     "TIMEOUT_S",
+    "ProducerSetup",
     "Slow",
-    "World",
     "assert_true",
     "keys_of",
     "publish_now",
     "publish_one_by_one",
+    "stop_and_assert_nothing_is_left",
     "warm",
 ]
 
@@ -53,8 +55,8 @@ class Slow(list):
         return super().__getitem__(which)
 
 
-class World:
-    """A producer, its cluster, and the time that both live in."""
+class ProducerSetup:
+    """A producer of a cluster, and the outcome of each record."""
 
     def __init__(self, *, partitions=2, brokers=(1,), client=SimulatedClient, **settings):
         self.cluster = Cluster(partitions, brokers=brokers, latency_s=LATENCY_S)
@@ -107,9 +109,6 @@ class World:
     def advance(self, seconds, step_s=0.01):
         self.clock.pump([step_s] * max(1, round(seconds / step_s)))
 
-    def values(self):
-        return self.cluster.values()
-
     def settled(self):
         """Every answer, in order: metadata or exception."""
         return [
@@ -119,8 +118,8 @@ class World:
 
 
 def warm(**settings):
-    """A world in which the topic and the producer id are known already."""
-    world = World(**settings)
+    """A setup in which the topic and the producer id are known already."""
+    world = ProducerSetup(**settings)
     outcome = world.publish(b"first")
     world.advance(0.5)
     assert isinstance(outcome[0], RecordMetadata)
@@ -142,12 +141,12 @@ def publish_one_by_one(world, count):
 
 def assert_true(world):
     """Check that the answers to callers agree with the logs of the partitions."""
-    found = Counter(value for values in world.values() for value in values)
+    found = Counter(value for values in world.cluster.values() for value in values)
     for (value, _, outcome), answer in zip(world.published, world.settled(), strict=True):
         assert len(outcome) == 1
         assert found[value] <= 1, f"{value} was published twice"
         if isinstance(answer, RecordMetadata):
-            assert world.values()[answer.partition][answer.offset] == value
+            assert world.cluster.values()[answer.partition][answer.offset] == value
         elif not answer.possibly_published:
             assert found[value] == 0, f"{value} is there, in spite of {answer!r}"
     for key in (b"a", b"b", b"c"):
