@@ -8,10 +8,10 @@ from urllib.request import Request, urlopen
 
 import pytest
 
+from tests.docs.stream_proxies import haproxy, nginx, running, through
 from tests.support.chromium import CHROMIUM, Chromium
 from tests.support.free_ports import free_port
 from tests.support.live_service import LiveService
-from tests.support.stream_proxies import haproxy, nginx, running, through
 
 pytestmark = [
     pytest.mark.page,

@@ -1,7 +1,7 @@
 """
 The commands of the pages are run with a service, and must print the output on the page, or succeed.
 
-`tests.support.pages` runs them. Blocks in another language than ``console`` start or install the service.
+`tests.docs.pages` runs them. Blocks in another language than ``console`` start or install the service.
 Those of ``README.md`` are run by a test of their own, with a twistd on a free port; those of the tutorial are
 not run.
 """
@@ -35,10 +35,7 @@ from sampleapp.access.signatures import HMACScheme
 from sampleapp.cli import main
 from sampleapp.web.errors import FAULT, ROWS
 from sampleapp.web.server import Fields
-from tests.support.certificates import Authority
-from tests.support.command import stored
-from tests.support.live_service import LiveService
-from tests.support.pages import (
+from tests.docs.pages import (
     NO_SESSIONS,
     NOT_RUN,
     SESSIONS,
@@ -52,7 +49,10 @@ from tests.support.pages import (
     run_session,
     run_shell,
 )
-from tests.support.pages import SHELL_BLOCK as ANY_SHELL_BLOCK
+from tests.docs.pages import SHELL_BLOCK as ANY_SHELL_BLOCK
+from tests.support.certificates import Authority
+from tests.support.command import stored
+from tests.support.live_service import LiveService
 
 DEADLINE_S = 20
 GO_DEADLINE_S = 300

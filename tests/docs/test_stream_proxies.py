@@ -13,11 +13,11 @@ import pytest
 from sampleapp.brokers.kafka.config import parse
 from sampleapp.records.read_parameters import LONGEST_WAIT_S
 from sampleapp.web.server import Limits
+from tests.docs.event_source import SITE, EventSource
+from tests.docs.stream_proxies import haproxy, nginx, running, through
 from tests.support import process
-from tests.support.event_source import SITE, EventSource
 from tests.support.free_ports import free_port
 from tests.support.live_service import LiveService
-from tests.support.stream_proxies import haproxy, nginx, running, through
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.page

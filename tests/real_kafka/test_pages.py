@@ -6,9 +6,7 @@ import re
 
 import pytest
 
-from tests.real_kafka.cluster import Cluster
-from tests.real_kafka.service import kafka_url
-from tests.support.pages import (
+from tests.docs.pages import (
     ROOT,
     SHELL_PAGES,
     blocks_of,
@@ -18,6 +16,8 @@ from tests.support.pages import (
     run_shell,
     topics_in,
 )
+from tests.real_kafka.cluster import Cluster
+from tests.real_kafka.service import kafka_url
 
 pytestmark = [pytest.mark.one_version, pytest.mark.release]
 

@@ -17,8 +17,8 @@ from sampleapp.access import Caller
 from sampleapp.errors import StartUpError
 from sampleapp.service.assembly import build
 from sampleapp.service.config import Config
+from tests.service.executable_memory import rejected_start
 from tests.support.callers import FULL, by, caller
-from tests.support.executable_memory import rejected_start
 from tests.support.in_memory import Connection, request_bytes
 from tests.support.issuer import ISSUER, jwk, jwks
 from tests.support.logs import logged_lines

@@ -21,8 +21,8 @@ from twisted.internet.testing import MemoryReactorClock
 
 from sampleapp.errors import StartUpError
 from sampleapp.service.listener import Listener
+from tests.service.executable_memory import rejected_start
 from tests.support.certificates import Authority
-from tests.support.executable_memory import rejected_start
 from tests.support.in_memory import InMemoryService
 from tests.support.live_service import LiveService
 

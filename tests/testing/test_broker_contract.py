@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.support.contracts import check_contract
+from tests.testing.contracts import check_contract
 
 BROKERS = '''
 from twisted.internet import reactor

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.contracts import check_contract
+from tests.testing.contracts import check_contract
 
 BROKERS = '''
 from msgspec.structs import replace

@@ -10,8 +10,8 @@ from twisted.web.server import Site
 
 from sampleapp.brokers.memory import MemoryBroker
 from tests.support.in_memory import Connection, request_bytes
-from tests.support.openapi import Described
 from tests.web.http import JSON, MESSAGE, NDJSON, raw
+from tests.web.openapi.described import Described
 from tests.web.openapi.test_document import GROUP, TARGETS, WholeService, signed
 
 PRODUCE = [(b"Content-Type", b"application/vnd.kafka.json.v2+json")]

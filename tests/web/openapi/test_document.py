@@ -38,11 +38,11 @@ from sampleapp.web.openapi.document import openapi_document
 from sampleapp.web.routing import App
 from tests.support.certificates import Authority
 from tests.support.in_memory import Connection, InMemoryService, ManualBroker, MemoryTransport, request_bytes
-from tests.support.openapi import Described
 from tests.support.planned_outcomes import STORED, Plan, PlannedBroker
 from tests.support.threads import ReactorWithThreads
 from tests.support.work import WorkerBroker, lease_of
 from tests.web.http import JSON, MESSAGE, NDJSON, chunked, raw
+from tests.web.openapi.described import Described
 
 
 def described_by(service):

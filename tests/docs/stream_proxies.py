@@ -12,8 +12,8 @@ import subprocess
 
 import pytest
 
+from tests.docs.event_source import SITE
 from tests.support.certificates import Authority
-from tests.support.event_source import SITE
 from tests.support.waiting import wait_until
 
 __all__ = ["haproxy", "nginx", "running", "through"]
