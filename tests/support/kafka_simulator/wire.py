@@ -57,6 +57,10 @@ def ms(milliseconds):
     return dt.timedelta(milliseconds=milliseconds)
 
 
+_THROTTLE = ms(7)
+"""A throttle time that the service does not read, other than that of Produce."""
+
+
 def moment(timestamp_ms):
     if timestamp_ms == -1:
         return None
@@ -127,16 +131,20 @@ class Frame:
     def response(self, response: Any, *, version: int | None = None) -> bytes:
         """Encode a value of the service as the response to this request, with its length."""
         kio = _schema(self.key, self.version if version is None else version)
-        entity = _RESPONSES[api_key_map[self.key]](kio, None, response)
+        entity = _RESPONSES[api_key_map[self.key]](kio, None, response, None)
         header = entity.__header_schema__(correlation_id=self._header.correlation_id)
         body = kio.dump(header) + kio.dump(entity)
         return struct.pack(">i", len(body)) + body
 
 
-def encode_response(request: Request, version: int, response: Any) -> bytes:
-    """Encode a value of the service as the response to a request, without the correlation id."""
+def encode_response(request: Request, version: int, response: Any, *, text: str | None = None) -> bytes:
+    """
+    Encode a value of the service as the response to a request, without the correlation id.
+
+    :param text: of each field with a message or a rack, which the service does not read.
+    """
     kio = _schema(request.api.key, version)
-    return kio.dump_answer(_RESPONSES[api_key_map[request.api.key]](kio, request, response))
+    return kio.dump_answer(_RESPONSES[api_key_map[request.api.key]](kio, request, response, text))
 
 
 def received(request: Request, version: int) -> Request:
@@ -339,7 +347,7 @@ def _grouped(parts):
     return [(topic, list(some)) for topic, some in groupby(parts, key=attrgetter("topic"))]
 
 
-def _produced(kio, _, response):
+def _produced(kio, _, response, _text):
     def part(each):
         return kio.PartitionProduceResponse(
             index=each.partition,
@@ -364,7 +372,7 @@ def _produced(kio, _, response):
     )
 
 
-def _fetched(kio, request, response):
+def _fetched(kio, request, response, _text):
     error, session_id, parts = 0, 0, response
     if isinstance(response, SessionFetched):
         error, session_id, parts = response.error, response.session_id, response.partitions
@@ -392,7 +400,7 @@ def _fetched(kio, request, response):
         )
 
     return kio.FetchResponse(
-        throttle_time=ms(0),
+        throttle_time=_THROTTLE,
         error_code=ErrorCode(error),
         session_id=session_id,
         responses=tuple(
@@ -404,7 +412,7 @@ def _fetched(kio, request, response):
     )
 
 
-def _listed_offsets(kio, _, response):
+def _listed_offsets(kio, _, response, _text):
     def part(each):
         return kio.ListOffsetsPartitionResponse(
             partition_index=each.partition,
@@ -415,7 +423,7 @@ def _listed_offsets(kio, _, response):
         )
 
     return kio.ListOffsetsResponse(
-        throttle_time=ms(0),
+        throttle_time=_THROTTLE,
         topics=tuple(
             kio.ListOffsetsTopicResponse(name=topic, partitions=tuple(map(part, parts)))
             for topic, parts in _grouped(response)
@@ -423,7 +431,7 @@ def _listed_offsets(kio, _, response):
     )
 
 
-def _cluster(kio, _, response):
+def _cluster(kio, _, response, text):
     def part(each):
         return kio.MetadataResponsePartition(
             error_code=ErrorCode(each.error),
@@ -436,9 +444,9 @@ def _cluster(kio, _, response):
         )
 
     return kio.MetadataResponse(
-        throttle_time=ms(0),
+        throttle_time=_THROTTLE,
         brokers=tuple(
-            kio.MetadataResponseBroker(node_id=each.node_id, host=each.host, port=each.port, rack=None)
+            kio.MetadataResponseBroker(node_id=each.node_id, host=each.host, port=each.port, rack=text)
             for each in response.brokers
         ),
         cluster_id=response.cluster_id,
@@ -456,20 +464,20 @@ def _cluster(kio, _, response):
     )
 
 
-def _api_versions(kio, _, response):
+def _api_versions(kio, _, response, _text):
     return kio.ApiVersionsResponse(
         error_code=ErrorCode(response.error),
         api_keys=tuple(
             kio.ApiVersion(api_key=key, min_version=lowest, max_version=highest)
             for key, (lowest, highest) in response.ranges.items()
         ),
-        throttle_time=ms(0),
+        throttle_time=_THROTTLE,
         # Brokers of Kafka 3 and 4 name their features, in tagged fields.
         finalized_features_epoch=5,
     )
 
 
-def _described_configs(kio, _, response):
+def _described_configs(kio, _, response, _text):
     def entry(name, value, *, is_own):
         return kio.DescribeConfigsResourceResult(
             name=name,
@@ -481,7 +489,7 @@ def _described_configs(kio, _, response):
         )
 
     return kio.DescribeConfigsResponse(
-        throttle_time=ms(0),
+        throttle_time=_THROTTLE,
         results=tuple(
             kio.DescribeConfigsResult(
                 error_code=ErrorCode(each.error),
@@ -497,16 +505,16 @@ def _described_configs(kio, _, response):
     )
 
 
-def _identity(kio, _, response):
+def _identity(kio, _, response, _text):
     return kio.InitProducerIdResponse(
-        throttle_time=ms(0),
+        throttle_time=_THROTTLE,
         error_code=ErrorCode(response.error),
         producer_id=response.producer_id,
         producer_epoch=response.epoch,
     )
 
 
-def _quorum(kio, _, response):
+def _quorum(kio, _, response, _text):
     states = [
         kio.ReplicaState(
             replica_id=node_id,
@@ -530,11 +538,11 @@ def _quorum(kio, _, response):
     return kio.DescribeQuorumResponse(error_code=ErrorCode(0), topics=(topic,))
 
 
-def _mechanisms(kio, _, response):
+def _mechanisms(kio, _, response, _text):
     return kio.SaslHandshakeResponse(error_code=ErrorCode(response.error), mechanisms=response.mechanisms)
 
 
-def _authenticated(kio, _, response):
+def _authenticated(kio, _, response, _text):
     return kio.SaslAuthenticateResponse(
         error_code=ErrorCode(response.error),
         error_message=response.message,
@@ -543,19 +551,19 @@ def _authenticated(kio, _, response):
     )
 
 
-def _coordinator(kio, request, response):
+def _coordinator(kio, request, response, text):
     found = kio.Coordinator(
         key=request.group,
         node_id=response.node_id,
         host="localhost",
         port=9092,
         error_code=ErrorCode(response.error),
-        error_message=None,
+        error_message=text,
     )
-    return kio.FindCoordinatorResponse(throttle_time=ms(0), coordinators=(found,))
+    return kio.FindCoordinatorResponse(throttle_time=_THROTTLE, coordinators=(found,))
 
 
-def _heartbeat(kio, request, response):
+def _heartbeat(kio, _, response, text):
     assignment = None
     if response.assignment is not None:
         assignment = kio.Assignment(
@@ -565,32 +573,34 @@ def _heartbeat(kio, request, response):
             )
         )
     return kio.ShareGroupHeartbeatResponse(
-        throttle_time=ms(0),
+        throttle_time=_THROTTLE,
         error_code=ErrorCode(response.error),
-        error_message=None,
-        member_id=request.member_id,
+        error_message=text,
+        member_id=text,
         member_epoch=response.member_epoch,
         heartbeat_interval=ms(5000),
         assignment=assignment,
     )
 
 
-def _share_endpoints(kio):
+def _share_endpoints(kio, text):
+    node = kio.NodeEndpoint(node_id=7, host="localhost", port=9092, rack=text)
     return {
-        "throttle_time": ms(0),
-        "error_message": None,
-        "node_endpoints": (kio.NodeEndpoint(node_id=7, host="localhost", port=9092, rack=None),),
+        "throttle_time": _THROTTLE,
+        "error_message": text,
+        # A tagged field.
+        "node_endpoints": () if text is None else (node, node),
     }
 
 
-def _share_fetched(kio, request, response):
+def _share_fetched(kio, request, response, text):
     def part(each):
         return kio.PartitionData(
             partition_index=each.partition,
             error_code=ErrorCode(each.error),
-            error_message=None,
-            acknowledge_error_code=ErrorCode(0),
-            acknowledge_error_message=None,
+            error_message=text,
+            acknowledge_error_code=ErrorCode(6 if text else 0),
+            acknowledge_error_message=text,
             current_leader=kio.LeaderIdAndEpoch(leader_id=7, leader_epoch=5),
             records=each.records,
             acquired_records=tuple(
@@ -610,16 +620,16 @@ def _share_fetched(kio, request, response):
         error_code=ErrorCode(response.error),
         acquisition_lock_timeout=ms(response.lock_ms),
         responses=(topic,) if response.partitions else (),
-        **_share_endpoints(kio),
+        **_share_endpoints(kio, text),
     )
 
 
-def _share_acknowledged(kio, request, response):
+def _share_acknowledged(kio, request, response, text):
     parts = tuple(
         kio.PartitionData(
             partition_index=number,
             error_code=ErrorCode(error),
-            error_message="held by another" if error else None,
+            error_message=text,
             current_leader=kio.LeaderIdAndEpoch(leader_id=7, leader_epoch=5),
         )
         for number, error in response.errors.items()
@@ -628,19 +638,19 @@ def _share_acknowledged(kio, request, response):
         error_code=ErrorCode(response.error),
         acquisition_lock_timeout=ms(response.lock_ms),
         responses=(kio.ShareAcknowledgeTopicResponse(topic_id=request.topic_id, partitions=parts),),
-        **_share_endpoints(kio),
+        **_share_endpoints(kio, text),
     )
 
 
-def _share_offsets(kio, request, response):
+def _share_offsets(kio, request, response, text):
     def part(number, lag):
         return kio.DescribeShareGroupOffsetsResponsePartition(
             partition_index=number,
             start_offset=40 if lag >= 0 else -1,
             leader_epoch=5,
             lag=lag,
-            error_code=ErrorCode(0),
-            error_message=None,
+            error_code=ErrorCode(0 if lag >= 0 else 3),
+            error_message=text,
         )
 
     group = kio.DescribeShareGroupOffsetsResponseGroup(
@@ -654,19 +664,19 @@ def _share_offsets(kio, request, response):
             for topic, lags in response.lags.items()
         ),
         error_code=ErrorCode(response.error),
-        error_message=None,
+        error_message=text,
     )
-    return kio.DescribeShareGroupOffsetsResponse(throttle_time=ms(0), groups=(group,))
+    return kio.DescribeShareGroupOffsetsResponse(throttle_time=_THROTTLE, groups=(group,))
 
 
-def _altered_configs(kio, request, response):
+def _altered_configs(kio, request, response, text):
     result = kio.AlterConfigsResourceResponse(
         error_code=ErrorCode(response),
-        error_message=None,
+        error_message=text,
         resource_type=_OF_GROUP,
         resource_name=request.group,
     )
-    return kio.IncrementalAlterConfigsResponse(throttle_time=ms(0), responses=(result,))
+    return kio.IncrementalAlterConfigsResponse(throttle_time=_THROTTLE, responses=(result,))
 
 
 _RESPONSES = {
