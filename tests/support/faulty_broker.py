@@ -26,7 +26,7 @@ TOPIC = "t"
 
 class FaultyBroker(MemoryBroker):
     """
-    A memory broker whose topic `TOPIC` has several partitions, and whose faults a test chooses.
+    A memory broker with a topic of several partitions, which `read` and `follow` show with its faults.
 
     Records of the topic expire, partitions are added and cut, and the topic is made again. Readings are
     answered, and records are delivered, a millisecond of the clock later.

@@ -26,7 +26,7 @@ def bytes_on_the_wire():
     """
     Have each request to a simulated cluster, and each response, sent as bytes.
 
-    For tests from end to end, or about what is sent. It takes 20 to 50 % more CPU, which is too much for the
+    For tests from end to end, or about what is sent. It takes 20 to 55 % more CPU, which is too much for the
     state machines.
     """
     with pytest.MonkeyPatch.context() as patch:

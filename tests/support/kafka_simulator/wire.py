@@ -1,7 +1,7 @@
 """
 Kafka's protocol in bytes, as a broker has it: kio's classes, which are generated from Kafka's own schemas.
 
-Requests are decoded, and responses are encoded, without any code of the service.
+Neither the encoders nor the decoders of the service are used for it.
 """
 
 from __future__ import annotations
