@@ -172,9 +172,9 @@ def test_a_command_is_run_for_each_message_with_its_content(service, tmp_path):
 
 
 def test_a_message_whose_command_fails_is_given_again_and_one_that_is_rejected_is_not(service):
-    publish(service, "again", "a")
+    publish(service, "given-again", "a")
     script = 'test "$SAMPLEAPP_ATTEMPTS" = 1 && exit 1; exit 65'
-    _, stderr = sampleapp(service, "work", "again", "billing", "--max", "2", "--", "sh", "-c", script)
+    _, stderr = sampleapp(service, "work", "given-again", "billing", "--max", "2", "--", "sh", "-c", script)
     assert stderr.splitlines()[-1] == "0 accepted, 1 rejected, 1 released"
 
 
