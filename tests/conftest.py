@@ -9,6 +9,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from twisted.logger import globalLogBeginner
 
 from sampleapp_testing import failures_collected
 from tests.real_kafka.distribution import why_not
@@ -72,6 +73,8 @@ def pytest_terminal_summary(terminalreporter, config):
 
 def pytest_sessionstart():
     """Let Ctrl-C end what the tests start, also where the tests run in the background, which ignores it."""
+    # Until logging begins, Twisted keeps the last 65,536 events, and with them the objects that logged them.
+    globalLogBeginner.beginLoggingTo([], discardBuffer=True, redirectStandardIO=False)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
