@@ -103,12 +103,16 @@ def test_a_signal_has_the_file_read_at_once_and_ends_nothing(start, tmp_path):
     ("options", "status", "sentence"),
     [
         (["--listen", "tcp:0"], 2, "--listen tcp:0: other machines can reach this endpoint, "),
-        (["--callers", "none.toml"], 1, "--callers: cannot read none.toml: No such file or directory."),
+        pytest.param(
+            *(["--callers", "none.toml"], 1, "--callers: cannot read none.toml: No such file or directory."),
+            marks=pytest.mark.slow,
+        ),
         (["--callers", "bad.toml"], 1, "--callers: bad.toml, line 2: callers.t.raed is not known here;"),
-        (
+        pytest.param(
             ["--callers", "callers.toml", "--open-to-everybody"],
             2,
             "--open-to-everybody lets every client do everything, and --callers only the callers in the ",
+            marks=pytest.mark.slow,
         ),
     ],
 )

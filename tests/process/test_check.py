@@ -12,8 +12,10 @@ from tests.support.secrets import secret
 
 MISTAKES = [
     (["--listen", "nonsense:1"], 2, "--listen nonsense:1: not an endpoint that Twisted understands"),
-    (["--listen", "ssl:0:privateKey=nowhere.pem"], 1, "cannot read nowhere.pem"),
     (["--broker", "sqlite:nowhere/b.sqlite3"], 1, "nowhere does not exist"),
+]
+MORE_MISTAKES = [
+    (["--listen", "ssl:0:privateKey=nowhere.pem"], 1, "cannot read nowhere.pem"),
     (["--broker", "kafka+tls://localhost?ca=nowhere.pem"], 1, "nowhere.pem"),
     (["--listen", "tcp:1"], 2, "--listen tcp:1: other machines can reach this endpoint, "),
     (["--callers", "nowhere.toml"], 1, "--callers: cannot read nowhere.toml: No such file or directory."),
@@ -21,49 +23,25 @@ MISTAKES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def checks(installed, tmp_path_factory, two_at_a_time):
-    def check(options, variables):
-        directory = tmp_path_factory.mktemp("check")
-        arguments = ["sampleapp", "--check", *options]
+@pytest.fixture
+def check(installed, tmp_path):
+    def check(*options, **variables):
         # As in a pipe of an operator's: Python may write what it prints late.
         environment = installed | {"PYTHONUNBUFFERED": ""} | variables
-        return two_at_a_time.submit(run, arguments, environment, directory), directory
+        done = run(["sampleapp", "--check", *options], environment, tmp_path)
+        assert list(tmp_path.iterdir()) == []
+        return done
 
-    directory = tmp_path_factory.mktemp("files")
-    files = Authority(directory).server()
-    files.key.chmod(0o644)
-    https = f"https:2:interface=127.0.0.1:privateKey={files.key}:certKey={files.certificate}"
-    credentials = written(
-        directory / "credentials", f"username=me\npassword={secret('s3cr3t-Check', 'a password')}", mode=0o644
+    return check
+
+
+def test_what_is_right_is_shown_without_a_look_at_the_broker(check):
+    done = check(
+        *("--broker", "kafka://127.0.0.1:1"),
+        SAMPLEAPP_LISTEN="tcp:1",
+        SAMPLEAPP_OPEN_TO_EVERYBODY="1",
+        SAMPLEAPP_MAX_BODDY="1",
     )
-    kafka = f"kafka://127.0.0.1:1?sasl=SCRAM-SHA-256&credentials={credentials}"
-    callers = written(directory / "callers.toml", FULL)
-    return {
-        "right": check(
-            ["--broker", "kafka://127.0.0.1:1"],
-            {
-                "SAMPLEAPP_LISTEN": "tcp:1",
-                "SAMPLEAPP_OPEN_TO_EVERYBODY": "1",
-                "SAMPLEAPP_MAX_BODDY": "1",
-            },
-        ),
-        "SQLite": check([], {}),
-        "in the clear": check(
-            ["--listen", "tcp:1", "--listen", https, "--callers", str(callers), "--broker", kafka], {}
-        ),
-        "open to operators": check(["--admin", "tcp:9090"], {}),
-        **{number: check(options, {}) for number, (options, _, _) in enumerate(MISTAKES)},
-    }
-
-
-def ended(checks, name):
-    done, directory = checks[name]
-    return done.result(), directory
-
-
-def test_what_is_right_is_shown_without_a_look_at_the_broker(checks):
-    done, directory = ended(checks, "right")
     assert done.returncode == 0
     assert done.stdout.splitlines() == [
         "sampleapp would start with this configuration:",
@@ -75,17 +53,14 @@ def test_what_is_right_is_shown_without_a_look_at_the_broker(checks):
             "mean SAMPLEAPP_MAX_BODY?"
         ),
     ]
-    assert list(directory.iterdir()) == []
 
 
-def test_no_file_is_made(checks):
-    done, directory = ended(checks, "SQLite")
-    assert done.returncode == 0
-    assert list(directory.iterdir()) == []
+def test_no_file_is_made(check):
+    assert check().returncode == 0
 
 
-def test_what_a_start_would_warn_of_is_said(checks):
-    done, _ = ended(checks, "open to operators")
+def test_what_a_start_would_warn_of_is_said(check):
+    done = check("--admin", "tcp:9090")
     assert done.returncode == 0
     assert done.stdout.splitlines()[-1] == (
         "sampleapp: The endpoint for operators (--admin), tcp:9090, is open to the network without "
@@ -93,8 +68,17 @@ def test_what_a_start_would_warn_of_is_said(checks):
     )
 
 
-def test_what_others_could_read_is_named(checks):
-    done, _ = ended(checks, "in the clear")
+def test_what_others_could_read_is_named(check, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("files")
+    files = Authority(directory).server()
+    files.key.chmod(0o644)
+    https = f"https:2:interface=127.0.0.1:privateKey={files.key}:certKey={files.certificate}"
+    credentials = written(
+        directory / "credentials", f"username=me\npassword={secret('s3cr3t-Check', 'a password')}", mode=0o644
+    )
+    kafka = f"kafka://127.0.0.1:1?sasl=SCRAM-SHA-256&credentials={credentials}"
+    callers = written(directory / "callers.toml", FULL)
+    done = check("--listen", "tcp:1", "--listen", https, "--callers", str(callers), "--broker", kafka)
     assert done.returncode == 0
     warnings = [line for line in done.stdout.splitlines() if line.startswith("sampleapp: ")]
     assert len(warnings) == 3
@@ -108,11 +92,12 @@ def test_what_others_could_read_is_named(checks):
     )
 
 
-@pytest.mark.parametrize("number", range(len(MISTAKES)), ids=[sentence for _, _, sentence in MISTAKES])
-def test_what_would_keep_it_from_starting_is_said_as_a_start_says_it(checks, number):
-    done, directory = ended(checks, number)
-    _, status, sentence = MISTAKES[number]
+@pytest.mark.parametrize(
+    ("options", "status", "sentence"),
+    [*MISTAKES, *(pytest.param(*each, marks=pytest.mark.slow) for each in MORE_MISTAKES)],
+)
+def test_what_would_keep_it_from_starting_is_said_as_a_start_says_it(check, options, status, sentence):
+    done = check(*options)
     assert done.returncode == status
     assert sentence in done.stdout
     assert done.stdout.count("\n") == 1
-    assert list(directory.iterdir()) == []

@@ -85,6 +85,7 @@ def required(site):
     return {canonicalize_name(Requirement(text).name) for text in metadata.requires or []}
 
 
+@pytest.mark.slow
 def test_all_that_it_imports_is_in_it_or_required_by_it(site, required, part):
     package = {"client": "sampleapp/client", "testing": "sampleapp_testing"}[part]
     provided = set()
@@ -108,12 +109,14 @@ def test_all_that_it_imports_is_in_it_or_required_by_it(site, required, part):
     assert missing == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["testing"], indirect=True)
 def test_the_contract_requires_the_package_and_has_nothing_of_it(site, required):
     assert "sampleapp-http-gateway" in required
     assert {path.name for path in site.iterdir() if path.suffix != ".dist-info"} == {"sampleapp_testing"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["client"], indirect=True)
 def test_the_client_alone_publishes_and_reads(site, start):
     service = start(broker="memory:")

@@ -133,13 +133,15 @@ def test_lines_for_requests_are_on_standard_output(start):
             ["-n", "sampleapp", "--access-log=gone/a.log"],
             "cannot open gone/a.log: No such file or directory.",
         ),
-        (
+        pytest.param(
             ["-n", "--syslog", "sampleapp", "--check", "--log-format=json"],
             "--log-format json cannot be used with --syslog",
+            marks=pytest.mark.slow,
         ),
-        (
+        pytest.param(
             ["-n", "--logger=os.getcwd", "sampleapp", "--log-level=warn"],
             "--log-format and --log-level have no effect with twistd's --logger",
+            marks=pytest.mark.slow,
         ),
         (
             ["sampleapp", "--access-log=-"],

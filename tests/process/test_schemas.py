@@ -60,7 +60,7 @@ def test_a_signal_has_the_schemas_read_at_once(start, tmp_path):
     assert status(service, b"1") == 200
 
 
-@pytest.mark.parametrize("options", [[], ["--check"]])
+@pytest.mark.parametrize("options", [[], pytest.param(["--check"], marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [

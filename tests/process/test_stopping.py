@@ -90,7 +90,13 @@ def test_what_still_runs_at_the_deadline_is_answered_with_what_is_known_of_it(st
 
 
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
-@pytest.mark.parametrize(("first", "second"), list(product(ENDING, repeat=2)))
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        pytest.param(first, second, marks=[] if first == second else [pytest.mark.slow])
+        for first, second in product(ENDING, repeat=2)
+    ],
+)
 def test_a_second_signal_ends_it_at_once_and_says_what_is_cut_off(start, tmp_path, command, first, second):
     service = start(command=command, options=["--drain-timeout", "600"])
     with closing(connect(service)) as connection, one_held_up(service, connection, tmp_path):

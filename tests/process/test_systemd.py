@@ -226,9 +226,15 @@ def queue_of(listening):
     ("endpoint", "sentence"),
     [
         ("systemd:domain=INET:name=http", "systemd has not passed such a socket"),
-        ("systemd:domain=INET:index=0", "systemd has not passed such a socket"),
         ("systemd:domain=UNIX:name=http", "a Unix socket from systemd cannot be used"),
-        ("systemd:UNIX:0", "a Unix socket from systemd cannot be used"),
+        # The same with a number for its name.
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in [
+                ("systemd:domain=INET:index=0", "systemd has not passed such a socket"),
+                ("systemd:UNIX:0", "a Unix socket from systemd cannot be used"),
+            ]
+        ),
     ],
 )
 def test_without_such_a_socket_it_does_not_start_and_says_what_to_do(tmp_path, endpoint, sentence):
