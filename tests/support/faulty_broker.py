@@ -215,7 +215,9 @@ class _PartitionLog(_Log):
         self._latest_ms.append(self._newest_ms)
 
     def end_of_epoch(self, epoch):
-        later = (each for each in self if each is not None and each.leader_epoch > epoch >= 0)
+        if epoch < 0:
+            return len(self)
+        later = (each for each in self if each is not None and each.leader_epoch > epoch)
         first = next(later, None)
         return len(self) if first is None else OffsetAndEpoch(first.offset, epoch)
 

@@ -41,7 +41,6 @@ from sampleapp.brokers.kafka.protocol import (
 )
 from tests.support.kafka_simulator.fate import ERRORS, Fate
 from tests.support.kafka_simulator.share_groups import SHARE_REQUESTS
-from tests.support.kafka_simulator.wire import Exchange
 
 if TYPE_CHECKING:
     from tests.support.kafka_simulator.cluster import Cluster
@@ -207,7 +206,12 @@ class SimulatedClient:
         :param handler: makes, of the request, what the broker does: returns the answer, or ``None`` while
             there is none yet.
         """
-        over_wire = Exchange(request) if self.cluster.speaks_bytes else None
+        over_wire = None
+        if self.cluster.speaks_bytes:
+            # kio takes a third of a second to import.
+            from tests.support.kafka_simulator.wire import Exchange
+
+            over_wire = Exchange(request)
         handle = handler(request if over_wire is None else over_wire.request)
         kind = FetchRequest if isinstance(request, SessionFetchRequest) else type(request)
         clock, fate = self.cluster.clock, self.cluster.fate_of(kind)

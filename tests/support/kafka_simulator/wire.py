@@ -87,6 +87,8 @@ class Schema:
         known = {field.name for field in dataclasses.fields(cls)}
 
         def make(**fields):
+            if fields.keys() <= known:
+                return cls(**fields)
             return cls(**{key: value for key, value in fields.items() if key in known})
 
         setattr(self, name, make)
@@ -589,7 +591,7 @@ def _share_endpoints(kio, text):
         "throttle_time": _THROTTLE,
         "error_message": text,
         # A tagged field.
-        "node_endpoints": () if text is None else (node, node),
+        "node_endpoints": () if text is None else (node,),
     }
 
 

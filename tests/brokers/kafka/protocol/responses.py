@@ -72,4 +72,4 @@ RESPONSES = {
 
 def encoded(request, version):
     """The response to a request, as bytes."""
-    return encode_response(request, version, RESPONSES[request.api], text="who?")
+    return encode_response(request, version, RESPONSES[request.api], text="?")
