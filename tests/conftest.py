@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import gc
-import itertools
 import signal
 from pathlib import Path
 
 import hypothesis
 import pytest
+import pytest_twisted
+from twisted.internet.task import deferLater
 from twisted.logger import globalLogBeginner
 
 from sampleapp_testing import failures_collected
@@ -72,9 +73,10 @@ def pytest_terminal_summary(terminalreporter, config):
 
 
 def pytest_sessionstart():
-    """Let Ctrl-C end what the tests start, also where the tests run in the background, which ignores it."""
+    """Prepare the process of the tests."""
     # Until logging begins, Twisted keeps the last 65,536 events, and with them the objects that logged them.
     globalLogBeginner.beginLoggingTo([], discardBuffer=True, redirectStandardIO=False)
+    # Ctrl-C ends what the tests start, also where the tests run in the background, which ignores it.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -85,22 +87,23 @@ def pytest_collection_finish():
     gc.freeze()
 
 
-_finished = itertools.count(1)
-
-
 def pytest_runtest_logfinish():
-    """Keep what outlives tests out of the collections after all later ones, which would grow with it."""
-    # The greenlet of the reactor has the last test, with all that it has made, until the next begins. What
-    # is frozen is never collected, so that it may not be done after each test.
-    if next(_finished) % 50 == 0:
-        gc.freeze()
+    """Keep what outlives a test out of the collections after all later ones, which would grow with it."""
+    # What is frozen is never collected, and some things went only now: the arguments of the test.
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
 def no_failure_is_lost():
     """Fail a test that leaves a failure unhandled in a Deferred, or logs one that it does not expect."""
+    # To import it makes it, which is up to pytest-twisted.
+    from twisted.internet import reactor
+
     with failures_collected() as failures:
         yield failures
+        # Until its next turn, the greenlet of the reactor has the frames of the test, and what they refer to.
+        pytest_twisted.blockon(deferLater(reactor, 0))
 
 
 @pytest.fixture(scope="session")
