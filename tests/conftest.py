@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import gc
+import importlib.metadata
 import signal
 from pathlib import Path
 
@@ -76,6 +78,8 @@ def pytest_sessionstart():
     """Prepare the process of the tests."""
     # Until logging begins, Twisted keeps the last 65,536 events, and with them the objects that logged them.
     globalLogBeginner.beginLoggingTo([], discardBuffer=True, redirectStandardIO=False)
+    # Around each test pytest asks for the version of Twisted, and each time all of its metadata was parsed.
+    importlib.metadata.version = functools.cache(importlib.metadata.version)
     # Ctrl-C ends what the tests start, also where the tests run in the background, which ignores it.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
