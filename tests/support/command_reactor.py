@@ -17,9 +17,24 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
 class _CommandReactor(PollReactor):
     """Unlike that of epoll, it has no descriptors but those of its waker, which can be closed."""
 
+    def __init__(self):
+        self._readers = set()
+        super().__init__()
+
+    def addReader(self, reader):
+        self._readers.add(reader)
+        super().addReader(reader)
+
     def run(self):
         # The tests' reactor, inside of which this one runs, has handlers of its own.
         super().run(installSignalHandlers=False)
+
+    def close(self):
+        """Close all sockets, as the end of a process does. Stopping leaves those that do not read then."""
+        self.waker.connectionLost(None)
+        for reader in self._readers:
+            if (socket := getattr(reader, "socket", None)) is not None:
+                socket.close()
 
 
 @contextmanager
@@ -36,7 +51,7 @@ def command_reactor():
         with patch("twisted.internet.reactor", own):
             yield own
     finally:
-        own.waker.connectionLost(None)
+        own.close()
         signal.setitimer(signal.ITIMER_REAL, 0)
         atexit.unregister(signal.setitimer)
         for number, handler in handlers.items():
