@@ -34,8 +34,8 @@ CHUNKED = (b"Transfer-Encoding", b"chunked")
 HOOK = '[hooks.h]\ntopic = "t"\nscheme = "github"\nsecret_files = ["s"]\n'
 
 
-def objects_left(act, times=TIMES):
-    """Do something many times without the collector; return what only it would free, by its type."""
+def objects_left(act, times=20):
+    """Do something several times without the collector; return what only it would free, by its type."""
     # Once before, for what is made at the first time and kept.
     act()
     gc.collect()
@@ -340,7 +340,7 @@ def test_a_page_whose_caller_loses_its_right_leaves_nothing():
         asked.connection.lose()
         service.use_callers(FULL)
 
-    assert objects_left(wait, times=20) == {}
+    assert objects_left(wait) == {}
 
 
 def test_a_search_that_fails_later_leaves_nothing(pages):
@@ -356,7 +356,7 @@ def test_a_search_that_fails_later_leaves_nothing(pages):
         asked.connection.lose()
         pages.topic.is_reachable = True
 
-    assert objects_left(search, times=20) == {}
+    assert objects_left(search) == {}
 
 
 @pytest.mark.parametrize("frozen", [(), (0,)])
@@ -424,7 +424,7 @@ def test_a_stream_leaves_nothing(pages, query, transport, end):
         if not connection.is_lost:
             connection.lose()
 
-    assert objects_left(stream, times=20) == {}
+    assert objects_left(stream) == {}
 
 
 def test_a_stream_of_changes_leaves_nothing():
@@ -475,7 +475,7 @@ def test_a_connection_with_tls_leaves_nothing(tmp_path):
         server.seen.clear()
         server.peers.clear()
 
-    left = objects_left(connect)
+    left = objects_left(connect, TIMES)
     assert set(left) <= {"Provides", "dict", "tuple"}
     assert left["Provides"] < TIMES / 10
     kept.close()

@@ -390,11 +390,11 @@ def test_many_reads_that_fail_at_once_when_their_turn_comes_leave_their_places(n
     reading.read()
     cluster.silent = {2}
     ended = []
-    for number in range(416):
+    for number in range(116):
         starts, others = ({}, EARLIEST) if number < 16 else ({1: EARLIEST}, None)
         reading.begin(starts, others=others).addBoth(ended.append)
     cluster.run(60)
-    assert len(ended) == 416
+    assert len(ended) == 116
     cluster.silent = set()
     cluster.run(10)
     assert len(reading.read().records) == 3
