@@ -106,7 +106,7 @@ async def test_leases_outlive_a_process_that_is_killed(path):
 
 def probe_and_close(store):
     try:
-        store.probe()
+        store.probe(patience_s=60)
     finally:
         store.close()
 
@@ -115,7 +115,7 @@ def probe_and_close(store):
 async def test_many_that_create_the_file_at_the_same_moment_all_end_well(tmp_path):
     for attempt in range(5):
         path = tmp_path / str(attempt)
-        stores = [Store(path=path, patience_s=20) for _ in range(8)]
+        stores = [Store(path=path, patience_s=60) for _ in range(8)]
         assert await outcomes([deferToThread(probe_and_close, store) for store in stores]) == [None] * 8
         with other_connection(path) as connection:
             assert connection.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
