@@ -106,11 +106,12 @@ def find_leaks():
     for path in sorted(directory.iterdir()) if directory else ():
         # Between the names of tests, which may have parameters that are secrets.
         test = ""
-        for line in path.read_bytes().split(b"\n"):
-            if line.startswith(b"\0"):
-                test = line[1:].decode()
-            else:
-                found |= dict.fromkeys(Leak(path.name, test, what) for what in secrets.newly_in(line))
+        with path.open("rb") as lines:
+            for line in lines:
+                if line.startswith(b"\0"):
+                    test = line[1:-1].decode()
+                else:
+                    found |= dict.fromkeys(Leak(path.name, test, what) for what in secrets.newly_in(line))
     return list(found)
 
 
