@@ -1,7 +1,8 @@
 # Every target installs what it needs, given Python 3.11 or newer with venv, make, and a package index.
 #
 #   make run     the service on http://127.0.0.1:8080/, with its records in ./sampleapp.sqlite3
-#   make test    the tests, without the few that are marked as slow. Those, too: python -m pytest
+#   make test    the tests, without those that are marked as slow, and with few examples for each property. All of
+#                both: .venv/bin/python -m pytest --hypothesis-profile all
 #   make test-kafka   the tests against Apache Kafka that every commit must pass: the newest 4.x, and on 3.9 those
 #                that depend on the version (from Maven Central; needs Java 17 or newer, and Maven). All tests,
 #                on any versions: make test-kafka KAFKA="2.8.2 4.4.0"

@@ -32,7 +32,7 @@ hypothesis.settings.register_profile(
     # A busy machine is slow to draw examples, which is no fault of the strategy.
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
-# Most faults show in a few examples; --hypothesis-profile=all looks for the rare ones, for many minutes.
+# Most faults show in a few examples; --hypothesis-profile=all looks for the rare ones.
 hypothesis.settings.register_profile("few", hypothesis.settings.get_profile("all"), max_examples=10)
 hypothesis.settings.load_profile("few")
 
