@@ -91,11 +91,14 @@ def pytest_collection_finish():
     gc.freeze()
 
 
-def pytest_runtest_logfinish():
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol():
     """Keep what outlives a test out of the collections after all later ones, which would grow with it."""
+    result = yield
     # What is frozen is never collected, and some things went only now: the arguments of the test.
     gc.collect()
     gc.freeze()
+    return result
 
 
 @pytest.fixture(autouse=True)

@@ -176,8 +176,8 @@ def test_a_directory_that_is_gone_is_one_sentence(arguments, code, tmp_path, mon
     "options",
     [
         [],
-        ["--broker", "memory:", "--callers", "callers.toml"],
-        ["--broker", "memory:", "--access-log", "access.log"],
+        pytest.param(["--broker", "memory:", "--callers", "callers.toml"], marks=pytest.mark.slow),
+        pytest.param(["--broker", "memory:", "--access-log", "access.log"], marks=pytest.mark.slow),
     ],
     ids=" ".join,
 )

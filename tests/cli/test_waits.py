@@ -113,7 +113,11 @@ def test_a_file_that_another_command_changes_is_waited_for_aloud(tmp_path):
 
 @pytest.mark.parametrize(
     ("option", "what"),
-    [(["--lines", "-"], "the lines"), (["-"], "the message"), (["--raw", "-"], "the message")],
+    [
+        (["--lines", "-"], "the lines"),
+        (["-"], "the message"),
+        pytest.param(["--raw", "-"], "the message", marks=pytest.mark.slow),
+    ],
 )
 def test_a_terminal_is_told_how_to_end_and_no_bar_is_drawn_over_it(tmp_path, option, what):
     controller, terminal = os.openpty()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import fcntl
 import os
 import subprocess
 import sys
@@ -23,17 +24,15 @@ BUILD_INPUTS = ("setup.py", "pyproject.toml", "README.md", "LICENSE", "MANIFEST.
 @pytest.fixture(scope="session")
 def installed(tmp_path_factory):
     """The environment of a process that finds sampleapp in an installed wheel, and nowhere else first."""
-    root = Path(__file__).parents[2]
-    wheels, site = tmp_path_factory.mktemp("wheels"), tmp_path_factory.mktemp("site")
-    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    # From a copy, since building leaves files behind.
-    source = tmp_path_factory.mktemp("source")
-    subprocess.run(["cp", "-R", *[root / name for name in BUILD_INPUTS], source], check=True)
-    subprocess.run(
-        [*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", wheels, source], check=True
-    )
-    (wheel,) = wheels.iterdir()
-    subprocess.run([*pip, "install", "--no-deps", "--target", site, wheel], check=True)
+    directory = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        # The processes of a run share one: its directory is the parent of theirs.
+        directory = directory.parent
+    site = directory / "site"
+    with (directory / "site.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not site.exists():
+            install(site, tmp_path_factory.mktemp("build"))
     environment = {"PYTHONPATH": str(site)}
     found = subprocess.run(
         [sys.executable, "-c", "import sampleapp; print(sampleapp.__file__)"],
@@ -44,6 +43,22 @@ def installed(tmp_path_factory):
     )
     assert Path(found.stdout.strip()).is_relative_to(site)
     return environment
+
+
+def install(site, scratch):
+    """Install a wheel of the sources into the directory, which appears when all is in it."""
+    root = Path(__file__).parents[2]
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    # From a copy, since building leaves files behind.
+    source, wheels, installed = scratch / "source", scratch / "wheels", scratch / "site"
+    source.mkdir()
+    subprocess.run(["cp", "-R", *[root / name for name in BUILD_INPUTS], source], check=True)
+    subprocess.run(
+        [*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", wheels, source], check=True
+    )
+    (wheel,) = wheels.iterdir()
+    subprocess.run([*pip, "install", "--no-deps", "--target", installed, wheel], check=True)
+    installed.rename(site)
 
 
 @pytest.fixture(scope="session")

@@ -106,7 +106,10 @@ class Projected(Files):
         link.replace(self.directory / "..data")
 
 
-@pytest.mark.parametrize("replace", [Files.write, Files.rename, Projected.swap])
+@pytest.mark.parametrize(
+    "replace",
+    [Files.rename, *(pytest.param(each, marks=pytest.mark.slow) for each in (Files.write, Projected.swap))],
+)
 def test_a_renewed_certificate_is_shown_to_new_connections_while_old_ones_go_on(
     serve, authority, tmp_path, replace
 ):

@@ -28,7 +28,13 @@ def events(text):
     return [json.loads(line) for line in text.splitlines()]
 
 
-@pytest.mark.parametrize("command", TO_STDOUT.values(), ids=TO_STDOUT)
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(TO_STDOUT["twistd"], id="twistd", marks=pytest.mark.slow),
+        pytest.param(TO_STDOUT["serve"], id="serve"),
+    ],
+)
 def test_each_line_is_json_from_the_first_to_the_last(start, command):
     service = start(command=command, options=["--log-format", "json"])
     wait_for_readings(service, b"[]")
@@ -82,7 +88,7 @@ def test_sigusr1_moves_the_log_file_of_twistd_away_and_no_line_is_lost(installed
     assert "Received SIGTERM" in moved.read_text() + log.read_text()
 
 
-@pytest.mark.parametrize("level", ["warn", "critical"])
+@pytest.mark.parametrize("level", ["warn", pytest.param("critical", marks=pytest.mark.slow)])
 def test_what_is_less_important_than_the_level_is_left_out_but_not_why_it_ends(level, installed, tmp_path):
     socket = tmp_path / "taken.sock"
     socket.mkdir()
@@ -95,7 +101,13 @@ def test_what_is_less_important_than_the_level_is_left_out_but_not_why_it_ends(l
     assert "[stderr#error] sampleapp: Cannot listen on " in rejection
 
 
-@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGHUP,
+        *(pytest.param(each, marks=pytest.mark.slow) for each in (signal.SIGUSR1, signal.SIGUSR2)),
+    ],
+)
 def test_after_a_signal_lines_for_requests_go_to_a_new_file_and_none_is_lost(start, tmp_path, number):
     log, moved = tmp_path / "access.log", tmp_path / "access.log.1"
     service = start(options=["--access-log", "access.log", "--access-log-format", "json"])

@@ -65,8 +65,12 @@ def test_a_signal_has_the_schemas_read_at_once(start, tmp_path):
     ("text", "sentence"),
     [
         ('{"type": "nmuber"}', 'schemas/orders.json, at /type: "type" must match one of the schemas under'),
-        ("{", "schemas/orders.json: The file is not JSON: "),
-        (None, "schemas has no schema; the file TOPIC.json in it is the schema of that topic."),
+        pytest.param("{", "schemas/orders.json: The file is not JSON: ", marks=pytest.mark.slow),
+        pytest.param(
+            None,
+            "schemas has no schema; the file TOPIC.json in it is the schema of that topic.",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_wrong_schema_is_said_in_one_sentence_instead_of_a_start(

@@ -21,7 +21,13 @@ COMMANDS = {
     "sampleapp serve": (SCRIPT, "serve"),
     "python -m sampleapp": (sys.executable, "-m", "sampleapp"),
 }
-every_command = pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
+every_command = pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(command, id=name, marks=[] if name == "sampleapp serve" else [pytest.mark.slow])
+        for name, command in COMMANDS.items()
+    ],
+)
 
 
 def what_is_logged(output):

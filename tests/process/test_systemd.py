@@ -37,7 +37,10 @@ def under_systemd(installed, tmp_path):
         yield start
 
 
-@pytest.mark.parametrize("is_abstract", [False, True], ids=["path", "abstract name"])
+@pytest.mark.parametrize(
+    "is_abstract",
+    [pytest.param(False, id="path"), pytest.param(True, id="abstract name", marks=pytest.mark.slow)],
+)
 def test_systemd_is_told_when_it_serves_and_when_it_reads_files_again_and_when_it_stops(
     under_systemd, is_abstract
 ):
@@ -196,7 +199,9 @@ def test_instances_share_a_socket_and_restart_one_after_the_other_without_a_fail
     assert sorted(content for _, content in records(tmp_path)) == sorted(published)
 
 
-@pytest.mark.parametrize(("family", "address"), [("INET", "0.0.0.0"), ("INET6", "::")])
+@pytest.mark.parametrize(
+    ("family", "address"), [("INET", "0.0.0.0"), pytest.param("INET6", "::", marks=pytest.mark.slow)]
+)
 def test_a_socket_that_others_can_reach_is_rejected_as_long_as_nothing_says_who_may_call(
     start, tmp_path, family, address
 ):

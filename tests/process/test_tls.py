@@ -19,7 +19,7 @@ from tests.support.process import (
 )
 
 
-@pytest.mark.parametrize("scheme", ["ssl", "https"])
+@pytest.mark.parametrize("scheme", [pytest.param("ssl", marks=pytest.mark.slow), "https"])
 def test_tls_works_beside_plain_http(start, certificate, scheme):
     key_file, certificate_file = certificate
     tls = f"{scheme}:0:interface=127.0.0.1:privateKey={key_file}:certKey={certificate_file}"
@@ -65,7 +65,10 @@ def test_a_connection_that_the_service_ends_is_closed_as_soon_as_its_client_has_
             assert until_the_end(connection).startswith(b"HTTP/1.1 %d " % status)
 
 
-@pytest.mark.parametrize("version", [None, ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+@pytest.mark.parametrize(
+    "version",
+    [None, pytest.param(ssl.TLSVersion.TLSv1_2, marks=pytest.mark.slow), ssl.TLSVersion.TLSv1_3],
+)
 def test_a_client_whose_body_is_rejected_gets_the_whole_answer_and_a_clean_end(start, certificate, version):
     key_file, certificate_file = certificate
     tls = f"https:0:interface=127.0.0.1:privateKey={key_file}:certKey={certificate_file}"

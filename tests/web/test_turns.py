@@ -316,7 +316,7 @@ def test_many_connections_with_small_chunks_share_the_turns():
     clock = TurningClock()
     service = service_on(clock)
     body = request("/topics/t", ["Transfer-Encoding: chunked"], chunks("x" * 5_000, 1, "", ""), length=False)
-    connections = [service.connect() for _ in range(50)]
+    connections = [service.connect() for _ in range(20)]
     for connection in connections:
         connection.channel.dataReceived(body)
     while clock.is_due:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from functools import wraps
 from uuid import UUID
 
 from twisted.internet.task import Clock
@@ -36,12 +35,11 @@ class CountingClock(Clock):
     turns = 0
 
     def callLater(self, when, what, *a, **kw):
-        @wraps(what)
-        def call():
-            self.turns += 1
-            what(*a, **kw)
+        return super().callLater(when, self._call, what, *a, **kw)
 
-        return super().callLater(when, call)
+    def _call(self, what, *a, **kw):
+        self.turns += 1
+        what(*a, **kw)
 
 
 class Cluster:

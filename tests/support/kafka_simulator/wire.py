@@ -75,7 +75,7 @@ class Schema:
     ) -> None:
         """
         :param name: of the request, as in ``kio.schema``.
-        :param sides: of which the classes are, the one that counts first.
+        :param sides: whose classes to use; the first one's where both have a class of that name.
         """
         self._modules = [load_entity_module(name, version, each) for each in sides]
 

@@ -248,7 +248,7 @@ def test_the_producer_looks_at_deadlines_ten_times_a_second_however_much_fails()
         world.publish(b"fails")
         world.publish(b"fails", key=b"other")
         world.advance(0.3)
-        ticks = [call for call in world.clock.getDelayedCalls() if "_tick" in str(call.func)]
+        ticks = [call for call in world.clock.getDelayedCalls() if "_tick" in str(call)]
         assert len(ticks) == 1
 
 
