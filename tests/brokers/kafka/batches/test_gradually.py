@@ -51,15 +51,24 @@ def test_of_a_large_batch_only_a_part_is_in_memory(codec):
     assert peak < 10 * MIB
 
 
+def steps_of(generator):
+    """How many seconds of CPU each step took."""
+    steps, before_s = [], time.thread_time()
+    for _ in generator:
+        steps.append(time.thread_time() - before_s)
+        before_s = time.thread_time()
+    return steps
+
+
+def are_short(steps):
+    """Whether none takes a tenth of all, but for a few that are disturbed, as by garbage collection."""
+    return sorted(steps)[-5] < sum(steps) / 10
+
+
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
 def test_each_step_is_short(codec):
     data = large_batch(codec, count=120)
-    steps, before_s = [], time.thread_time()
-    for _ in gradually(data):
-        steps.append(time.thread_time() - before_s)
-        before_s = time.thread_time()
-    # A few may be disturbed, for example by the collector of garbage.
-    assert sorted(steps)[-5] < 0.005
+    assert are_short(steps_of(gradually(data)))
 
 
 def test_nothing_is_decoded_before_it_is_asked_for():
@@ -82,12 +91,9 @@ def test_a_batch_beyond_the_limit_is_told_after_the_records_within_it(codec, lim
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
 def test_records_that_are_not_wanted_are_passed_in_short_steps(codec):
     data = encode_batch([record(b"")] * 300_000, codec=codec)
-    steps, before_s = [], time.thread_time()
-    for _ in gradually(data, position=299_999):
-        steps.append(time.thread_time() - before_s)
-        before_s = time.thread_time()
+    steps = steps_of(gradually(data, position=299_999))
     assert len(steps) > 100
-    assert sorted(steps)[-5] < 0.005
+    assert are_short(steps)
 
 
 @examples(20)
