@@ -135,8 +135,8 @@ _PartitionNumber = Annotated[int, Meta(description="The partition for the record
 _Base64 = Annotated[
     str,
     Meta(
-        description="Bytes in base64 (RFC 4648, section 4), with or without padding and line breaks.",
-        pattern=r"^[ \t\r\n]*(?:[A-Za-z0-9+/]{4}[ \t\r\n]*)*(?:[A-Za-z0-9+/]{2,3})?=*[ \t\r\n]*$",
+        description="Bytes in base64 with padding (RFC 4648, section 4); it may have line breaks.",
+        pattern=r"^[\r\n]*(?:[A-Za-z0-9+/]{4}[\r\n]*)*(?:[A-Za-z0-9+/]{3}=[\r\n]*|[A-Za-z0-9+/]{2}==[\r\n]*)?$",
         extra_json_schema={"contentEncoding": "base64"},
     ),
 ]
