@@ -174,6 +174,24 @@ def test_an_intermediate_authority_is_trusted_without_its_root(authority, files,
     rejected(rejected_server, client_context(authority, certificate=authority.client("other")))
 
 
+@each_version
+def test_a_certificate_may_have_eight_authorities_between_itself_and_a_trusted_one(
+    serve, authority, tmp_path, version
+):
+    issuers = [authority]
+    for number in range(9):
+        issuers.append(Authority(tmp_path, f"between-{number}", parent=issuers[-1]))
+    with capturedLogs() as events:
+        certificate = issuers[9].client("nine")
+        rejected(serve(), client_context(authority, certificate=certificate, versions=(version, version)))
+    assert [event["reason"] for event in events if "reason" in event] == [
+        "it has more than 8 authorities between itself and a trusted one"
+    ]
+    certificate = issuers[8].client("eight")
+    context = client_context(authority, certificate=certificate, versions=(version, version))
+    assert b"200 OK" in Client(serve(), context).ask()
+
+
 def test_clients_are_told_which_authorities_are_meant(serve, authority):
     server = serve()
     # Before TLS 1.3 that is sent as it is (RFC 5246, section 7.4.4), in its own message.

@@ -46,6 +46,9 @@ _ALERT_CERTIFICATE_REQUIRED: Final = 116
 _ASKED: Final = b"SSLv3/TLS write server done"
 """The state before TLS 1.3 in which a server waits for the client's certificate."""
 
+_MOST_INTERMEDIATES: Final = 8
+"""As for servers. OpenSSL verifies up to 100, and its work is done in one turn of the reactor."""
+
 # X509_V_ERR_… of OpenSSL's x509_vfy.h.
 _NO_ISSUER: Final = "no authority in the file of clientCA= has signed it"
 _REASONS: Final = {
@@ -56,7 +59,7 @@ _REASONS: Final = {
     19: _NO_ISSUER,
     20: _NO_ISSUER,
     21: _NO_ISSUER,
-    22: "its chain is too long",
+    22: f"it has more than {_MOST_INTERMEDIATES} authorities between itself and a trusted one",
     24: "its issuer is not an authority",
     25: "its chain is longer than its authority allows",
     26: "it is not issued for clients (extended key usage)",
@@ -155,6 +158,7 @@ def _verify_clients(
         mode |= SSL.VERIFY_FAIL_IF_NO_PEER_CERT
         context.set_info_callback(_report_missing(on_rejected))
     context.set_verify(mode, verify)
+    context.set_verify_depth(_MOST_INTERMEDIATES)
     context.set_app_data(_VerifiesClients())
 
 
