@@ -8,12 +8,14 @@ again may succeed, and whether the record may have been published in spite of th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from typing import Annotated, ClassVar, Final
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 __all__ = [
+    "CONTROLS",
     "LONGEST_NAME",
     "BrokerIncompatible",
     "BrokerStopped",
@@ -54,6 +56,7 @@ __all__ = [
     "forget_frames",
     "pointer_token",
     "shown",
+    "visible",
 ]
 
 LONGEST_NAME: Final = 40
@@ -317,6 +320,25 @@ def shown(text: str, most: int = LONGEST_NAME) -> str:
     """
     short = text if len(text) <= most else f"{text[:most]}\N{HORIZONTAL ELLIPSIS}"
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in short)
+
+
+CONTROLS: Final = "\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
+"""
+For a set of a regular expression: C0 and C1 controls and DEL (ECMA-48), line and paragraph separators, lone
+surrogates, and controls for the direction of text (UAX #9, section 2), which can make "evil.txt" look like
+"txt.live".
+"""
+_CONTROL: Final = re.compile(f"[{CONTROLS}]")
+
+
+def visible(text: str, *, keeping: str = "\n\t") -> str:
+    r"""
+    Replace control characters by escapes, such as ``\x1b`` or ``\u202e``.
+
+    :param text: any text, perhaps from an attacker.
+    :param keeping: those that stay; none for a sentence that must be one line.
+    """
+    return _CONTROL.sub(lambda found: found[0] if found[0] in keeping else ascii(found[0])[1:-1], text)
 
 
 def pointer_token(name: str) -> str:

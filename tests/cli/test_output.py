@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sampleapp.cli._output import escaped_json, visible
+from sampleapp.cli._output import escaped_json
+from sampleapp.errors import visible
 
 BIDI = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 texts = st.text(st.characters() | st.sampled_from(["\x1b", "\x07", "\x7f", "\x9b", "\\", "é", *BIDI]))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import signal
 import subprocess
 import sys
@@ -85,6 +87,33 @@ def test_a_wrong_schema_is_said_in_one_sentence_instead_of_a_start(
     assert done.stdout.startswith("sampleapp: --schemas: ")
     assert sentence in done.stdout
     assert done.stdout.count("\n") == 1
+
+
+EVIL = "evil\x1b]0;title\x07\n2026-01-01T00:00:00+0000 [-] Server Shut Down.\x9b\u202e"
+SHOWN = r"evil\x1b]0;title\x07\n2026-01-01T00:00:00+0000 [-] Server Shut Down.\x9b\u202e"
+
+
+def test_names_of_files_and_members_cannot_control_a_terminal_or_make_lines(start, installed, tmp_path):
+    directory = tmp_path / "schemas"
+    directory.mkdir()
+    (directory / f"{EVIL}.json").write_text("{}")
+    done = run(["sampleapp", "--schemas", "schemas", "--check"], installed, tmp_path)
+    assert done.returncode == 1
+    assert done.stdout.startswith(
+        f"sampleapp: --schemas: schemas/{SHOWN}.json: its name is not that of a topic"
+    )
+    assert done.stdout.count("\n") == 1
+    (directory / f"{EVIL}.json").unlink()
+    (directory / "orders.json").write_text(NUMBERS)
+    service = start(broker="memory:", options=["--schemas", str(directory)])
+    (directory / f"{EVIL}.json").write_text("{}")
+    service.process.send_signal(signal.SIGHUP)
+    service.wait_for_output(re.escape(f"schemas/{SHOWN}.json: its name is not that of a topic"))
+    (directory / f"{EVIL}.json").unlink()
+    (directory / "orders.json").write_text(json.dumps({"properties": {EVIL: {"type": "nmuber"}}}))
+    service.process.send_signal(signal.SIGHUP)
+    service.wait_for_output(re.escape(f"schemas/orders.json, at /properties/{SHOWN}/type: "))
+    assert "\x1b" not in service.output
 
 
 def test_a_missing_directory_is_said(installed, tmp_path):

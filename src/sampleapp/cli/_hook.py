@@ -14,7 +14,8 @@ import click
 
 from sampleapp.cli._callers_file import append_lines, hook_lines, names_in, replace_file, require_valid
 from sampleapp.cli._options import OptionWithVariable, WithDashes, parsed_url
-from sampleapp.cli._output import CommandFailed, discard_stdout, note, visible
+from sampleapp.cli._output import CommandFailed, discard_stdout, note
+from sampleapp.errors import visible
 
 EPILOG = """
 \b

@@ -15,7 +15,8 @@ import click
 import msgspec
 from click.core import ParameterSource
 
-from sampleapp.cli._output import note, visible
+from sampleapp.cli._output import note
+from sampleapp.errors import visible
 from sampleapp.files import shown_path
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from twisted.logger import (
 )
 from zope.interface import implementer
 
-from sampleapp.errors import InvalidOption
+from sampleapp.errors import InvalidOption, visible
 from sampleapp.logs.background_writer import BackgroundWriter, write_to_standard_output
 from sampleapp.logs.settings import STANDARD_OUTPUT, LogFormat, LogSettings
 
@@ -215,12 +215,22 @@ def process_log(
     if isinstance(observer, FileLogObserver):
         file: Any = observer._outFile  # noqa: SLF001 -- as above
         writer = BackgroundWriter("The log", _write_to(file), lost=lost_lines, label="service")
-        form = json_line if settings.format is LogFormat.JSON else observer.formatEvent
+        form = json_line if settings.format is LogFormat.JSON else _visible(observer.formatEvent)
         observer = FileLogObserver(cast("IO[str]", _TextFile(writer, file)), form)
     elif not ILogObserver.providedBy(observer):
         # The observer of syslog is an old one, without levels.
         observer = LegacyLogObserverWrapper(observer)
     return ProcessLog(FilteringLogObserver(observer, [_AtLeast(settings.level)]), writer)
+
+
+def _visible(form: Callable[[LogEvent], str | None]) -> Callable[[LogEvent], str | None]:
+    """Let no text that is logged control a terminal. Further lines of an event begin with a tab."""
+
+    def line(event: LogEvent) -> str | None:
+        text = form(event)
+        return None if text is None else visible(text)
+
+    return line
 
 
 def _write_to(file: Any) -> Callable[[bytes], int]:

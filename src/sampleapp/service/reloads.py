@@ -13,7 +13,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from sampleapp.concurrency.slices import Run
-from sampleapp.errors import StartUpError
+from sampleapp.errors import StartUpError, visible
 from sampleapp.files import read_file, shown_path
 from sampleapp.messages.schemas import Schema, Schemas, compile_schemas
 
@@ -175,7 +175,7 @@ class _Source:
             if reloading is not None:
                 await reloading
         except StartUpError as error:
-            _log.error(self._texts.invalid, name=self._name, reason=str(error))
+            _log.error(self._texts.invalid, name=self._name, reason=visible(str(error), keeping=""))
         except CancelledError:
             raise
         except Exception:  # noqa: BLE001 -- after any failure, the service goes on with the previous version

@@ -31,7 +31,7 @@ from twisted.scripts import twistd
 from zope.interface import implementer
 
 from sampleapp.concurrency.monotonic_time import use_monotonic_time
-from sampleapp.errors import InvalidOption, StartUpError
+from sampleapp.errors import InvalidOption, StartUpError, visible
 from sampleapp.files import system_error
 from sampleapp.logs import BackgroundWriter, ProcessLog, process_log, require_possible
 from sampleapp.service.application import SampleAppService
@@ -188,7 +188,7 @@ def _message_without_traceback() -> Iterator[None]:
 
 
 def _show_message(_type: object, error: BaseException, _traceback: object) -> None:
-    sys.stderr.write(f"sampleapp: {error}\n")
+    sys.stderr.write(f"sampleapp: {visible(str(error), keeping='')}\n")
 
 
 def _handle_stop_signals(end_at_once: Callable[[int], None]) -> None:
@@ -274,7 +274,8 @@ def makeService(options: Options, reactor: Any = None) -> TwistdService:  # noqa
         service = TwistdService(sampleapp, supervision=supervision, log=log)
     except (StartUpError, OSError) as error:
         sentence = str(error) if isinstance(error, StartUpError) else system_error(error)
-        sys.stderr.write(f"sampleapp: {options.with_origins(sentence)}\n")
+        # It may quote the name of a file, or a part of its content.
+        sys.stderr.write(f"sampleapp: {visible(options.with_origins(sentence), keeping='')}\n")
         raise SystemExit(_USAGE_ERROR if isinstance(error, InvalidOption) else 1) from error
     if log is not None and log.writer is not None:
         _write_in_background(log.writer, reactor)
@@ -312,7 +313,7 @@ def _report_check(options: Options, warnings: Sequence[str]) -> NoReturn:
     # So that the warnings follow it in a file or a pipe, too.
     sys.stdout.flush()
     for warning in warnings:
-        sys.stderr.write(f"sampleapp: {warning}\n")
+        sys.stderr.write(f"sampleapp: {visible(warning, keeping='')}\n")
     for variable, hint in options.unknown_variables:
         sys.stderr.write(f"sampleapp: {_UNKNOWN_VARIABLE.format(variable=variable, hint=hint)}\n")
     raise SystemExit(0)
