@@ -16,7 +16,7 @@ from sampleapp.access.errors import (
 )
 from sampleapp.access.hook_verification import HookVerifier, SignedRequest
 from sampleapp.access.hooks import Hook
-from sampleapp.access.signatures import Slack
+from sampleapp.access.signatures import Slack, names_of_field
 
 __all__ = [
     "AccessError",
@@ -40,5 +40,6 @@ __all__ = [
     "TokenVerifier",
     "TooManyStreamsOfCaller",
     "load_callers",
+    "names_of_field",
     "parse_callers",
 ]

@@ -196,6 +196,15 @@ class Stripe(_RawSecret):
         return Claim(times[0] + b".", _decoded(signatures, _HEX))
 
 
+def names_of_field(name: str) -> tuple[str, ...]:
+    """
+    Return the names that a field has at different senders.
+
+    With the same signature, a delivery of Standard Webhooks can be sent again under the names of Svix.
+    """
+    return next((names for names in zip(*_BRANDS, strict=True) if name.lower() in names), (name,))
+
+
 class Slack(_RawSecret):
     """Slack: ``X-Slack-Signature`` with ``X-Slack-Request-Timestamp``."""
 

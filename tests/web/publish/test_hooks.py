@@ -384,9 +384,10 @@ def test_what_is_sent_again_with_the_header_of_its_id_is_published_once():
     broker.start()
     service = made(broker=broker)
 
-    def ask(name, *headers, body=BODY, **options):
+    def ask(name, *headers, body=BODY, brand=b"webhook-", **options):
         connection = service.connect()
         head = [*signed(name, body, **options), *headers]
+        head = [(field.replace(b"webhook-", brand), value) for field, value in head]
         connection.send(request_bytes("POST", f"/hooks/{name}", head, body))
         clock.pump([0.1] * 3)
         (response,) = connection.responses(["POST"])
@@ -399,6 +400,9 @@ def test_what_is_sent_again_with_the_header_of_its_id_is_published_once():
     other = ask("standard", body=b"other")
     assert_problem(other, 422)
     assert json.loads(other.body)["type"] == "urn:sampleapp:problem:idempotency-key-reused"
+    # The same delivery under the names of the other brand, which signs in the same way.
+    renamed = ask("standard", brand=b"svix-")
+    assert (renamed.body, renamed.headers[b"idempotent-replayed"]) == (first.body, b"true")
     # The hook names another header, so this one is not looked at.
     assert b"idempotent-replayed" in ask("standard", (b"Idempotency-Key", b"new")).headers
     assert_problem(ask("standard", (b"webhook-id", b"second")), 401)

@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from twisted.internet.defer import Deferred
 
-from sampleapp.access import Hook, HookVerifier, InvalidSignature, SignedRequest, Slack
+from sampleapp.access import Hook, HookVerifier, InvalidSignature, SignedRequest, Slack, names_of_field
 from sampleapp.errors import Fault, InvalidParameters
 from sampleapp.messages.headers import RecordedFields
 from sampleapp.messages.queries import decoded_parameters, unknown_parameters
@@ -89,7 +89,7 @@ class Hooks:
         :raise MalformedIdempotencyKey: its idempotency key is not valid.
         """
         fields, hook = request.fields, verified.hook
-        keys = () if hook.key_header is None else fields.all(hook.key_header.encode("ascii"))
+        keys = [value for name in _names(hook.key_header) for value in fields.all(name)]
         if len(keys) > 1:
             faults.append(
                 Fault(
@@ -99,17 +99,19 @@ class Hooks:
             )
         if faults:
             raise InvalidParameters(faults)
-        field = (
-            IDEMPOTENCY_KEY if hook.idempotency_header is None else hook.idempotency_header.encode("ascii")
-        )
         return self._publisher.publish_to(
             authorize_topic(request, hook.topic, TO_PUBLISH),
             key=keys[0] if keys else None,
             value=request.body,
             of_request=self._recorded.of(fields, without=verified.signature_fields)
             + self._publisher.headers_of(request),
-            scope=scope_of(request, field),
+            scope=scope_of(request, _names(hook.idempotency_header) or (IDEMPOTENCY_KEY,)),
         )
+
+
+def _names(field: str | None) -> list[bytes]:
+    """Return all names of a header field that a hook names; none if it names none."""
+    return [] if field is None else [each.encode("ascii") for each in names_of_field(field)]
 
 
 def _verify(verifier: HookVerifier, signed: SignedRequest, request: Request, body: bytes) -> None:

@@ -7,7 +7,7 @@ Requests with ``Idempotency-Key`` have identities for their records; their answe
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeVar
 
 from msgspec.structs import replace
@@ -41,18 +41,18 @@ SAFE_TO_REPEAT: Final = "Sending the same request again, with the same Idempoten
 T = TypeVar("T")
 
 
-def scope_of(request: Request, field: bytes = IDEMPOTENCY_KEY) -> IdempotencyScope | None:
+def scope_of(request: Request, names: Sequence[bytes] = (IDEMPOTENCY_KEY,)) -> IdempotencyScope | None:
     """
     Return the scope of the records of a request, after the caller is known.
 
-    :param field: the name of the header field with the key.
+    :param names: of the header field with the key.
     :return: ``None`` for a request without this field.
     :raise MalformedIdempotencyKey: the field is not valid.
     """
-    values = request.fields.all(field)
-    if not values:
+    found = [(name, value) for name in names for value in request.fields.all(name)]
+    if not found:
         return None
-    key = parse_idempotency_key(values, field=field.decode("ascii"))
+    key = parse_idempotency_key([value for _, value in found], field=found[0][0].decode("ascii"))
     caller: Caller | None = request.caller
     # parse_idempotency_key() returns None only without values.
     return None if key is None else IdempotencyScope(caller="" if caller is None else caller.name, key=key)
