@@ -215,8 +215,25 @@ def test_an_empty_id_of_the_last_event_is_none():
     assert read_stream_parameters(b"last_event_id=", [b""]) == read_stream_parameters(b"")
 
 
+@pytest.mark.parametrize("name", ["last_event_id", "lastEventId", "evs_last_event_id"])
+@pytest.mark.parametrize("start", ["earliest", "latest", "-3", "offset:7", "2026-03-01T12:00:00+01:00"])
+def test_an_id_of_the_last_event_may_be_a_word_of_from_and_then_resumes_nothing(name, start):
+    parameters = read_stream_parameters(f"from=x~1&{name}={start}".encode())
+    assert parameters.start == read_stream_parameters(f"from={start}".encode()).start
+    assert not parameters.resumes
+
+
+def test_what_only_libraries_add_means_nothing():
+    added = b"&_=1700000000000&_=2&evs_buffer_size_limit=262144&evs_preamble"
+    assert read_stream_parameters(b"from=x~1" + added) == read_stream_parameters(b"from=x~1")
+    assert read_page_parameters(b"limit=5" + added) == read_page_parameters(b"limit=5")
+    resumed = read_stream_parameters(b"from=x~1&last_event_id=x~2&evs_last_event_id=x~3" + added)
+    assert (resumed.start, resumed.resumes) == (Position("x", {0: 3}), True)
+    assert pointers(read_page_parameters, b"__=1&evs=2&ev_s=3&EVS_x=4") == ["/__", "/evs", "/ev_s", "/EVS_x"]
+
+
 def test_an_id_of_the_last_event_is_a_position():
-    assert pointers(read_stream_parameters, b"last_event_id=latest") == ["/last_event_id"]
+    assert pointers(read_stream_parameters, b"last_event_id=now") == ["/last_event_id"]
     assert pointers(read_stream_parameters, b"", [b"17"]) == ["/Last-Event-ID"]
     assert pointers(read_stream_parameters, b"", [b"\xff"]) == ["/Last-Event-ID"]
     assert pointers(read_stream_parameters, b"", [b"x~1", b"x~1"]) == ["/Last-Event-ID"]

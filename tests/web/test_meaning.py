@@ -127,7 +127,7 @@ def test_a_get_that_would_publish_is_told_how_to_publish(query):
 def test_any_parameter_is_rejected_where_it_could_mean_something():
     for method, path in operations({"GET", "HEAD"}):
         target = TARGETS.get(path, path).partition("?")[0]
-        status = WholeService().request(method, f"{target}?_=1").status
+        status = WholeService().request(method, f"{target}?v=1").status
         assert (status == 422) == (path not in {*WITHOUT_MEANING, "/"}), (method, path)
 
 
@@ -166,6 +166,15 @@ def test_the_id_of_the_last_event_may_be_in_the_query_of_changes():
     # The field is of the latest event; the URL stays that of the first request.
     assert b"event: readings" not in events("last_event_id=other", (b"Last-Event-ID", known.encode()))
     assert b"event: readings" not in events(f"last_event_id=other&lastEventId={known}")
+    assert b"event: readings" not in events(f"evs_buffer_size_limit=9&evs_last_event_id={known}&_=1")
+
+
+@pytest.mark.parametrize("path", ["/", "/topics", "/topics/t", "/topics/t/records", "/live", "/openapi.json"])
+def test_what_only_libraries_add_to_a_get_means_nothing(path):
+    service = WholeService()
+    query = "?_=1700000000000&evs_preamble=2056"
+    assert service.request("GET", path + query).status == service.request("GET", path).status
+    assert service.request("POST", f"/topics/t{query}", body=b"x").status == 422
 
 
 @pytest.mark.parametrize("version", ["v2", "json.v2", "binary.v2", "avro.v2", "v1", "v3"])

@@ -64,6 +64,20 @@ def decoded_parameters(query: bytes) -> Iterator[tuple[bytes, bytes]]:
             yield _decoded(name), _decoded(value)
 
 
+def parameters_of_get(query: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """
+    Yield the parameters of a ``GET`` as `decoded_parameters` does, without those that only libraries add.
+
+    These are ``_``, with which jQuery passes caches, and ``evs_…`` of eventsource-polyfill, whose
+    ``evs_last_event_id`` is the ``lastEventId`` of others.
+    """
+    for name, value in decoded_parameters(query):
+        if name == b"evs_last_event_id":
+            yield b"lastEventId", value
+        elif name != b"_" and not name.startswith(b"evs_"):
+            yield name, value
+
+
 def unknown_parameters(names: Iterable[bytes], right: str) -> Iterator[Fault]:
     """
     Yield the faults of unknown parameters, up to twenty.
@@ -76,14 +90,16 @@ def unknown_parameters(names: Iterable[bytes], right: str) -> Iterator[Fault]:
         yield Fault(f"/{pointer_token(quoted)}", f'There is no parameter "{quoted}" here; {right}.')
 
 
-def require_no_parameters(query: bytes, right: str) -> None:
+def require_no_parameters(query: bytes, right: str, *, is_get: bool = False) -> None:
     """
     Reject a query that has parameters.
 
     :param right: as for `unknown_parameters`.
+    :param is_get: true to ignore those that only libraries add to it.
     :raise InvalidParameters: names them.
     """
-    names = dict.fromkeys(name for name, _ in decoded_parameters(query))
+    parameters = parameters_of_get(query) if is_get else decoded_parameters(query)
+    names = dict.fromkeys(name for name, _ in parameters)
     if names:
         raise InvalidParameters(list(unknown_parameters(names, right)))
 

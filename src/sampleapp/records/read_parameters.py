@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 from msgspec import Struct
 
 from sampleapp.errors import Fault, InvalidParameters, shown
-from sampleapp.messages.queries import decoded_parameters, unknown_parameters
+from sampleapp.messages.queries import decoded_parameters, parameters_of_get, unknown_parameters
 from sampleapp.messages.timestamps import EARLIEST_NUMBER, InvalidTimestamp, parse_timestamp
 from sampleapp.model import EARLIEST, FromEnd, FromOffset, FromTime, Start
 from sampleapp.records.positions import InvalidPosition, Position, parse_position
@@ -84,7 +84,7 @@ class StreamParameters(Struct, frozen=True, kw_only=True):
     @property
     def resumes(self) -> bool:
         """True if `start` is the id of the last event that the client has seen."""
-        return self.source != "from"
+        return self.source != "from" and isinstance(self.start, Position)
 
 
 def read_page_parameters(query: bytes) -> PageParameters:
@@ -163,7 +163,7 @@ def _values(query: bytes, known: Sequence[bytes], faults: list[Fault]) -> dict[b
     values: dict[bytes, bytes] = {}
     counts: dict[bytes, int] = {}
     unknown: dict[bytes, None] = {}
-    for name, value in decoded_parameters(query):
+    for name, value in parameters_of_get(query):
         if name in known:
             values.setdefault(name, value)
             counts[name] = counts.get(name, 0) + 1
@@ -208,7 +208,11 @@ def _read(
 
 def _read_start(values: dict[bytes, bytes], faults: list[Fault], default: Start) -> Position | Start:
     start: Position | Start = default
-    return _read(values, b"from", lambda text: parse_start(_OFFSET_OF_TIME.sub("+", text)), faults, start)
+    return _read(values, b"from", _parse_start_of_query, faults, start)
+
+
+def _parse_start_of_query(text: str) -> Position | Start:
+    return parse_start(_OFFSET_OF_TIME.sub("+", text))
 
 
 def parse_start(text: str) -> Position | Start:
@@ -246,8 +250,8 @@ def parse_start(text: str) -> Position | Start:
         ) from None
 
 
-def _event_id(text: str) -> Position | None:
-    return parse_position(text) if text else None
+def _event_id(text: str) -> Position | Start | None:
+    return _parse_start_of_query(text) if text else None
 
 
 def _partitions(text: str) -> tuple[int, ...]:

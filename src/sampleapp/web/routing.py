@@ -371,7 +371,9 @@ def _require_no_query(request: Request) -> None:
     """:raise InvalidParameters: there is a query."""
     if request.query:
         is_safe = request.method in SAFE
-        require_no_parameters(request.query, GET_PUBLISHES_NOTHING if is_safe else _ALL_IN_BODY)
+        require_no_parameters(
+            request.query, GET_PUBLISHES_NOTHING if is_safe else _ALL_IN_BODY, is_get=is_safe
+        )
 
 
 def _has_body(request: Request) -> bool:

@@ -619,7 +619,8 @@ READ_RECORDS: Final = Description(
         ),
         in_query(
             "last_event_id",
-            "Of a stream: the same as `Last-Event-ID`, for clients that cannot send header fields. "
+            "Of a stream: the same as `Last-Event-ID`, for clients that cannot send header fields, or a "
+            "value of `from`. "
             "`lastEventId`, which polyfills of `EventSource` append, means the same, and wins over it.",
         ),
         in_header(

@@ -21,7 +21,7 @@ from sampleapp.concurrency.slices import Rounds
 from sampleapp.errors import InvalidParameters, SampleAppError
 from sampleapp.messages.queries import (
     GET_PUBLISHES_NOTHING,
-    decoded_parameters,
+    parameters_of_get,
     require_no_message,
     unknown_parameters,
 )
@@ -477,7 +477,7 @@ def _id_of(etag: str) -> str:
 
 
 def _last_event_id(request: Request) -> str:
-    parameters = dict(decoded_parameters(request.query)) if request.query else {}
+    parameters = dict(parameters_of_get(request.query)) if request.query else {}
     # Polyfills of EventSource append the second one to the URL when they come back.
     given = [parameters.pop(name, b"") for name in (b"last_event_id", b"lastEventId")]
     if parameters:
