@@ -1,8 +1,11 @@
-"""``python -m sampleapp [options]`` starts the service, as ``sampleapp serve [options]`` does."""
+"""``python -m sampleapp`` is the ``sampleapp`` command. Options without a command are those of ``serve``."""
 
 import sys
 
-from sampleapp.service.tap import serve
+from sampleapp.cli import main
 
 if __name__ == "__main__":
-    serve(sys.argv[1:])
+    arguments = sys.argv[1:]
+    if not arguments or arguments[0].startswith("-"):
+        arguments = ["serve", *arguments]
+    main(arguments, prog_name="python -m sampleapp")

@@ -190,6 +190,20 @@ def test_a_service_in_a_directory_that_is_gone_says_so_in_one_sentence(options, 
     assert_one_sentence(done.stderr)
 
 
+def test_python_m_sampleapp_is_the_whole_command(tmp_path):
+    with rejecting_port() as port:
+        done = subprocess.run(
+            [sys.executable, "-m", "sampleapp", "publish", "t", "c"],
+            env={**os.environ, "SAMPLEAPP_URL": f"http://127.0.0.1:{port}/"},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "Is the service running?" in done.stderr
+
+
 @pytest.mark.parametrize("key", ["\x03", "\x04"], ids=["Ctrl-C", "Ctrl-D"])
 def test_a_prompt_ends_as_the_key_says(tmp_path, key):
     controller, terminal = os.openpty()

@@ -92,8 +92,8 @@ MISTAKES = [
     (["--nonsense", "80"], 2, "option --nonsense not recognized. See: sampleapp serve --help"),
     (["--lisen", "tcp:80"], 2, "not recognized; did you mean --listen? See: sampleapp serve --help\n"),
     (["--broker", "http://localhost"], 2, "--broker: The scheme of this broker's URL is not known"),
-    (["--max-body", "1k"], 2, "--max-body takes a whole number of bytes"),
     (["surplus"], 2, "Unexpected argument 'surplus'"),
+    (["--max-body", "1k"], 2, "--max-body takes a whole number of bytes"),
 ]
 
 

@@ -218,12 +218,27 @@ def test_a_wrong_value_is_rejected_with_the_option_and_what_is_allowed(option, r
 
 
 @pytest.mark.parametrize(
+    ("option", "why"),
+    [
+        ("acks=1", "There is no option acks in the URL: a record is stored by all replicas that are in sync"),
+        (
+            "linger.ms=5",
+            "records that wait for a broker become a batch, and none waits longer for others.",
+        ),
+        ("security.protocol=SSL", "it is the scheme of the URL: kafka:// or kafka+tls://."),
+    ],
+)
+def test_a_setting_of_other_clients_is_rejected_by_its_name_with_what_holds_here(option, why):
+    assert why in rejection(f"kafka://broker?{option}")
+
+
+@pytest.mark.parametrize(
     ("option", "hint"),
     [
         ("compresion=gzip", "did you mean compression?"),
         ("Buffer-Bytes=1", "did you mean buffer_bytes?"),
         ("delivery_timeout_s=1", "did you mean delivery_timeout?"),
-        ("acks=1", "the options are auto_create, buffer_bytes,"),
+        ("size=1", "the options are auto_create, buffer_bytes,"),
         ("", "the options are auto_create,"),
         ("password=x", "Credentials do not belong in the URL"),
         ("sasl.username=x", "Credentials do not belong in the URL"),

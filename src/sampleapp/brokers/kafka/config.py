@@ -25,6 +25,16 @@ _MAX_DELIVERY_TIMEOUT_S: Final = 86_400.0
 # Likely names of options for secrets, which must not be in a URL.
 _CREDENTIALS: Final = frozenset({"user", "username", "password", "sasl_username", "sasl_password"})
 _TOKENS: Final = frozenset({"token", "bearer", "access_token", "sasl_token"})
+_FIXED: Final = {
+    "acks": "a record is stored by all replicas that are in sync before it is acknowledged (acks=all)",
+    "retries": "a record is sent again until delivery_timeout",
+    "enable_idempotence": "it is idempotence, and on",
+    "linger_ms": "records that wait for a broker become a batch, and none waits longer for others",
+    "batch_size": "records that wait for a broker become a batch, and none waits longer for others",
+    "bootstrap_servers": "the addresses are in front of the question mark",
+    "security_protocol": "it is the scheme of the URL: kafka:// or kafka+tls://",
+}
+"""Settings of other clients that are no options here, and why."""
 
 
 class KafkaConfig(Struct, frozen=True, kw_only=True):
@@ -225,6 +235,9 @@ def _unknown(name: str, which: int) -> str:
         )
     if name.lower().replace(".", "_") in _TOKENS:
         return "A token does not belong in the URL: use sasl=OAUTHBEARER with token_file=FILE."
+    fixed = name.lower().replace(".", "_")
+    if fixed in _FIXED:
+        return f"There is no option {fixed} in the URL: {_FIXED[fixed]}."
     # The name itself is not repeated: with an & in it, half of a password looks like one.
     near = get_close_matches(name.lower(), _OPTIONS, n=1)
     right = f"did you mean {near[0]}?" if near else f"the options are {', '.join(_OPTIONS)}."
