@@ -74,6 +74,16 @@ def test_another_version_is_a_fault(version):
         read_event_key(body)
 
 
+@pytest.mark.parametrize("value", [b"caf\xe9", b"caf%E9"])
+def test_a_value_in_another_encoding_is_rejected_with_the_right_one(value):
+    faults = []
+    read_event_headers((*EVENT, (b"ce-subject", value)), None, faults)
+    (fault,) = faults
+    assert fault.pointer == "/ce-subject"
+    assert "perhaps ISO-8859-1" in fault.detail
+    assert "%E2%82%AC" in fault.detail
+
+
 def test_the_partitionkey_is_the_key_and_stays_an_attribute():
     headers, faults = headers_and_faults((*EVENT, (b"ce-partitionkey", b"%c3%a4")))
     assert (key_of_headers(headers), headers[-1], faults) == (

@@ -34,6 +34,10 @@ _PARTITIONKEY: Final = b"ce-partitionkey"
 _NOT_EMPTY: Final = (*_REQUIRED, _PARTITIONKEY)
 _VERSION: Final = "1.0"
 _NULL: Final = Raw(b"null")
+_NOT_UTF_8: Final = (
+    "is not UTF-8 after percent-decoding, but perhaps ISO-8859-1, as some libraries send it; send UTF-8, and "
+    "encode what is not ASCII, as in %E2%82%AC (HTTP binding, section 3.1.3.2)"
+)
 _WRONG_VERSION: Final = f"must be {_VERSION}, the only version of CloudEvents that is supported"
 
 _STRUCTURED: Final = b"application/cloudevents"
@@ -254,7 +258,7 @@ def _faults(attributes: list[tuple[bytes, bytes]]) -> Iterator[Fault]:
         try:
             decoded.decode("utf-8")
         except UnicodeDecodeError:
-            yield _fault(name, "is not UTF-8 after percent-decoding")
+            yield _fault(name, _NOT_UTF_8)
 
 
 def _faults_of_names(counts: Counter[bytes]) -> Iterator[Fault]:
