@@ -34,7 +34,7 @@ from sampleapp.access.callers_file_tables import Path as TOMLPath
 from sampleapp.access.errors import InvalidSignature, RateExceeded
 from sampleapp.access.hooks import Hook
 from sampleapp.access.rates import BodyCharge, RateLimiter
-from sampleapp.access.signatures import REJECTIONS, Claim, HookKey, SignatureRejected, SignedFields
+from sampleapp.access.signatures import REJECTIONS, Claim, HookKey, Scheme, SignatureRejected, SignedFields
 from sampleapp.files import read_file
 
 _KINDS: Final = {
@@ -193,8 +193,8 @@ class HookVerifier:
     Only verified requests use the rate of a hook, so strangers cannot use it up.
 
     Until then, nothing depends on the name of the hook: clients without a secret could find out the names.
-    So the body of a request is taken if its header has the form of a signature for any hook, and its
-    signatures are tried with as many keys as the hook with the most has.
+    So each header is read in the forms of all hooks, the body of a request is taken if its header has one of
+    them, and its signatures are tried with as many keys as the hook with the most has.
     """
 
     def __init__(
@@ -245,25 +245,24 @@ class HookVerifier:
         :raise InvalidSignature: the header has no signature for any hook, or each is too old.
         """
         hook, now_s = self._hooks.get(name), self._now()
-        claims: list[Claim] = []
-        if hook is None:
+        own = None if hook is None else (hook.scheme, hook.tolerance_s)
+        if own is None:
             self.results["", UNKNOWN] += 1
-        else:
+        claims: dict[tuple[Scheme, float], Claim] = {}
+        for form in self._forms:
+            scheme, tolerance_s = form
             try:
-                claims.append(hook.scheme.claim(fields, now_s=now_s, tolerance_s=hook.tolerance_s))
+                claims[form] = scheme.claim(fields, now_s=now_s, tolerance_s=tolerance_s)
             except SignatureRejected as rejection:
-                self._count(hook, rejection.reason)
-                hook = None
-        if hook is None or self._most_keys[1]:
-            for scheme, tolerance_s in self._forms:
-                with suppress(SignatureRejected):
-                    claims.append(scheme.claim(fields, now_s=now_s, tolerance_s=tolerance_s))
+                if hook is not None and form == own:
+                    self._count(hook, rejection.reason)
+                    hook = None
         if not claims:
             raise InvalidSignature
-        claim = claims[0]
+        claim = next(iter(claims.values())) if hook is None or own is None else claims[own]
         if len(claims) > 1:
             # Of the schemes whose forms a header may have, one has signatures for public keys.
-            claim = replace(claim, ed25519=max([each.ed25519 for each in claims], key=len))
+            claim = replace(claim, ed25519=max([each.ed25519 for each in claims.values()], key=len))
         keys = HookKeys() if hook is None else self._keys[name]
         return SignedRequest(hook, claim, keys, self.signature_fields)
 

@@ -142,7 +142,7 @@ PUBLIC_KEY = b"whpk_" + base64.b64encode(Ed25519PrivateKey.generate().public_key
 
 @contextmanager
 def counted_work():
-    """The passes over a body that the verification of signatures makes, by their kind."""
+    """What the verification of signatures does: it reads the header, and passes over the body."""
     work = Counter()
 
     def counted(kind, function):
@@ -152,9 +152,23 @@ def counted_work():
 
         return call
 
+    def counted_claim(claim):
+        def call(self, fields, **options):
+            work["header"] += 1
+            return claim(self, fields, **options)
+
+        return call
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(signatures.hmac, "new", counted("HMAC", hmac.new))
         patch.setattr(signatures, "_is_signed", counted("Ed25519", signatures._is_signed))  # noqa: SLF001
+        for scheme in (
+            signatures.HMACScheme,
+            signatures.Stripe,
+            signatures.Slack,
+            signatures.StandardWebhooks,
+        ):
+            patch.setattr(scheme, "claim", counted_claim(scheme.claim))
         yield work
 
 
@@ -562,6 +576,7 @@ class TestNames:
         for name in [*secrets, "unknown"]:
             with counted_work() as work:
                 rejected(post(service, name, fields))
+            assert work["header"] == len(secrets), name
             assert work["HMAC"] == (max(secrets.values()) if is_well_formed else 0), name
             assert work["Ed25519"] == (public_keys * signed_with if is_standard else 0), name
 
