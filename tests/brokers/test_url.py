@@ -72,7 +72,7 @@ def test_a_kafka_url_names_a_cluster_and_contacts_nobody(url):
     assert isinstance(from_url(url, reactor=None), KafkaBroker)
 
 
-@pytest.mark.parametrize("url", ["kafka:localhost", "kafka://", "kafka://a?acks=1", "kafka://a,hunter2:x"])
+@pytest.mark.parametrize("url", ["kafka:localhost", "kafka://", "kafka://a?size=1", "kafka://a,hunter2:x"])
 def test_a_wrong_kafka_url_is_rejected_with_what_would_be_right(url):
     with pytest.raises(BrokerURLError) as caught:
         from_url(url, reactor=None)
