@@ -1,4 +1,4 @@
-"""``python -m sampleapp`` is the ``sampleapp`` command. Options without a command are those of ``serve``."""
+"""``python -m sampleapp``: the ``sampleapp`` command. Without a command, it is ``serve``."""
 
 import sys
 

@@ -80,7 +80,7 @@ def test_a_value_in_another_encoding_is_rejected_with_the_right_one(value):
     read_event_headers((*EVENT, (b"ce-subject", value)), None, faults)
     (fault,) = faults
     assert fault.pointer == "/ce-subject"
-    assert "perhaps ISO-8859-1" in fault.detail
+    assert "perhaps it is ISO-8859-1" in fault.detail
     assert "%E2%82%AC" in fault.detail
 
 

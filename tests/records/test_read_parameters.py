@@ -232,7 +232,7 @@ def test_what_only_libraries_add_means_nothing():
     assert pointers(read_page_parameters, b"__=1&evs=2&ev_s=3&EVS_x=4") == ["/__", "/evs", "/ev_s", "/EVS_x"]
 
 
-def test_an_id_of_the_last_event_is_a_position():
+def test_another_id_of_the_last_event_is_rejected():
     assert pointers(read_stream_parameters, b"last_event_id=now") == ["/last_event_id"]
     assert pointers(read_stream_parameters, b"", [b"17"]) == ["/Last-Event-ID"]
     assert pointers(read_stream_parameters, b"", [b"\xff"]) == ["/Last-Event-ID"]

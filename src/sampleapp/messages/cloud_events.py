@@ -35,8 +35,8 @@ _NOT_EMPTY: Final = (*_REQUIRED, _PARTITIONKEY)
 _VERSION: Final = "1.0"
 _NULL: Final = Raw(b"null")
 _NOT_UTF_8: Final = (
-    "is not UTF-8 after percent-decoding, but perhaps ISO-8859-1, as some libraries send it; send UTF-8, and "
-    "encode what is not ASCII, as in %E2%82%AC (HTTP binding, section 3.1.3.2)"
+    "is not UTF-8 after percent-decoding; perhaps it is ISO-8859-1, which some libraries send. Send UTF-8, "
+    "with all but ASCII percent-encoded, as in %E2%82%AC (HTTP binding, section 3.1.3.2)"
 )
 _WRONG_VERSION: Final = f"must be {_VERSION}, the only version of CloudEvents that is supported"
 

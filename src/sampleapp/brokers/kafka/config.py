@@ -28,7 +28,6 @@ _TOKENS: Final = frozenset({"token", "bearer", "access_token", "sasl_token"})
 _FIXED: Final = {
     "acks": "a record is stored by all replicas that are in sync before it is acknowledged (acks=all)",
     "retries": "a record is sent again until delivery_timeout",
-    "enable_idempotence": "it is idempotence, and on",
     "linger_ms": "records that wait for a broker become a batch, and none waits longer for others",
     "batch_size": "records that wait for a broker become a batch, and none waits longer for others",
     "bootstrap_servers": "the addresses are in front of the question mark",
