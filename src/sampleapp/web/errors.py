@@ -721,6 +721,10 @@ INTERNAL_ERROR: Final = _response(
     detail="A fault in the service; its log has the details. The outcome of the request is unknown.",
 )
 """The response to a fault in the service, which discloses nothing internal."""
+INTERNAL_ERROR_OF_READ: Final = _response(
+    FAULT, detail="A fault in the service; its log has the details. Nothing was changed."
+)
+"""The same, to a request that only reads."""
 
 KINDS: Final = frozenset({*(row.kind for row in ROWS.values()), INTERNAL_ERROR.problem})
 """All kinds of problems (`Response.problem`)."""

@@ -22,8 +22,8 @@ from msgspec.structs import replace
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from sampleapp.errors import SampleAppError
-from sampleapp.web.errors import INTERNAL_ERROR, PathNotFound, problem_response
+from sampleapp.errors import BrokerUnavailable, SampleAppError
+from sampleapp.web.errors import INTERNAL_ERROR, INTERNAL_ERROR_OF_READ, PathNotFound, problem_response
 from sampleapp.web.responses import Headers, Response, json_line
 from sampleapp.web.rest_proxy_documents import PLAIN, RESPONSE, ErrorObject, is_of_rest_proxy, response_type
 from sampleapp.web.server.head import Head
@@ -77,6 +77,16 @@ Bytes. No resource has a longer path, and none is decoded: 16 KiB of escapes or 
 Topics have up to 249 characters, each of which may be percent-encoded.
 """
 _VARY: Final = (b"Vary", b"Accept")
+_SAFE: Final = (b"GET", b"HEAD", b"OPTIONS")
+_NOT_READ: Final = problem_response(
+    BrokerUnavailable("The broker did not answer. A request that only reads is safe to send again.")
+)
+_OF_READS: Final = {
+    "outcome-unknown": _NOT_READ,
+    "publish-timed-out": _NOT_READ,
+    INTERNAL_ERROR.problem: INTERNAL_ERROR_OF_READ,
+}
+"""The responses to reads, by kind of problem: nothing was changed, whatever the error is."""
 
 _decode = msgspec.json.Decoder(_Detail).decode
 
@@ -136,11 +146,14 @@ def in_form_for(
     """
     Return an error in the form that its client reads.
 
-    The other parameters are those of the request.
+    That of a request that only reads never says that its outcome is unknown. The other parameters are those
+    of the request.
 
     :param response: only problem documents are converted.
     :param path: as it was sent.
     """
+    if method in _SAFE:
+        response = _OF_READS.get(response.problem, response)
     if method != b"OPTIONS" and is_of_records(path) and _VARY not in response.headers:
         # An error, too, is that of the representation that was asked for.
         response = replace(response, headers=(*response.headers, _VARY))

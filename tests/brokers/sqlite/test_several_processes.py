@@ -106,7 +106,7 @@ async def test_leases_outlive_a_process_that_is_killed(path):
 
 def probe_and_close(store):
     try:
-        store.probe(patience_s=60)
+        store.probe()
     finally:
         store.close()
 

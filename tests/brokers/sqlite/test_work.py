@@ -218,10 +218,12 @@ async def test_a_disk_that_does_not_answer_leaves_the_outcome_open(path, disk):
         calls = [broker.work.acknowledge("t", "g", lease.token, ACCEPT)]
         await eventually(lambda: disk.asked["work"])
         # These wait for the first one, and more than one transaction could take.
-        calls += [broker.work.backlog("t", "g") for _ in range(40)]
+        calls += [broker.work.extend("t", "g", lease.token) for _ in range(20)]
+        calls += [broker.work.backlog("t", "g") for _ in range(20)]
         clock.advance(15)
         errors = await outcomes(calls)
-        assert [type(each) for each in errors] == [OutcomeUnknown] * 41
+        # Nothing was done of those that had to wait.
+        assert [type(each) for each in errors] == [OutcomeUnknown] + [BrokerUnavailable] * 40
         assert all("/" not in str(each) for each in errors)
         disk.answer()
         # It was done all the same.
@@ -229,6 +231,36 @@ async def test_a_disk_that_does_not_answer_leaves_the_outcome_open(path, disk):
         assert isinstance(lost, LeaseLost)
         assert await within(broker.work.backlog("t", "g")) == 0
         assert disk.asked["work"] == 3
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_outcome_of_a_read_is_never_unknown(
+    path, disk, own_connection, monkeypatch, no_failure_is_lost
+):
+    clock = Clock()
+    async with running(path, clock=clock, response_timeout_s=15) as broker:
+        publishing = broker.publish(record("t"))
+        await eventually(lambda: clock.advance(0.01) or publishing.called)
+        lease = await pull(broker)
+        # Together with a call whose commit may have been carried out.
+        own_connection.fail_next_commit("disk I/O error")
+        calls = [broker.work.acknowledge("t", "g", lease.token, ACCEPT), broker.work.backlog("t", "g")]
+        (failed, backlog) = await outcomes(calls)
+        assert (type(failed), backlog) == (OutcomeUnknown, 1)
+        own_connection.fail_next_commit("disk I/O error")
+        found = [await outcomes([broker.work.backlog("t", "g")])]
+        with monkeypatch.context() as patch:
+            patch.setattr("sampleapp.brokers.sqlite.store.run_all", None)
+            found.append(await outcomes([broker.work.backlog("t", "g")]))
+        no_failure_is_lost.clear()
+        disk.hang("work")
+        late = broker.work.backlog("t", "g")
+        await eventually(lambda: disk.asked["work"])
+        clock.advance(15)
+        found.append(await outcomes([late]))
+        assert [type(each) for (each,) in found] == [BrokerUnavailable] * 3
+        disk.answer()
+        assert await within(broker.work.backlog("t", "g")) == 1
 
 
 @pytest_twisted.ensureDeferred
@@ -348,6 +380,8 @@ async def test_while_the_file_is_locked_nothing_is_given(path):
             connection.execute("BEGIN EXCLUSIVE")
             waiting = [broker.work.pull("t", "g", most=1, wait_s=30) for _ in range(2)]
             errors = await outcomes(waiting)
+            # Reading needs no lock.
+            assert await within(broker.work.backlog("t", "g")) is None
         assert [type(each) for each in errors] == [BrokerUnavailable] * 2
         assert errors[0] is not errors[1]
         assert offsets(await pull(broker)) == [0]

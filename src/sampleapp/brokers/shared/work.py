@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from functools import partial
 from itertools import chain
-from typing import Any, Final, NoReturn, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from msgspec import Struct
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from sampleapp.brokers.shared.deliveries import LEASE_LOST, Deliveries, GivenLeases
@@ -19,6 +20,7 @@ from sampleapp.concurrency.failures import LogLimit
 from sampleapp.concurrency.waiting import Waiters
 from sampleapp.errors import (
     BrokerStopped,
+    BrokerUnavailable,
     LeaseLost,
     OutcomeUnknown,
     PublishError,
@@ -41,6 +43,9 @@ NOT_KNOWN: Final = (
 )
 """The message of a `sampleapp.errors.OutcomeUnknown`."""
 
+NOT_DONE: Final = "The broker could not do this now, and nothing was changed. Send the request again."
+"""The message of a `sampleapp.errors.BrokerUnavailable`."""
+
 TOO_MANY_GROUPS: Final = (
     f"The topic has {MOST_GROUPS:,} groups of workers: the maximum. Pull in one of them. An operator can "
     "remove others."
@@ -61,6 +66,8 @@ class Operation(Struct, frozen=True):
     """The result if there is no such group."""
     is_pull: bool = False
     """True if it creates the group."""
+    is_read: bool = False
+    """True if it changes nothing, so that its outcome is never unknown."""
 
 
 class FindGroup(Protocol):
@@ -109,6 +116,14 @@ class _Call(Struct, eq=False):
     result: Deferred[Any]
     waits: bool
     """True for a pull that waits for messages if there are none."""
+    is_sent: bool = False
+    """True while the broker works on it."""
+
+    def error(self) -> PublishError:
+        """Return a new error if the broker does not tell whether it has carried it out."""
+        if self.operation.is_read or not self.is_sent:
+            return BrokerUnavailable(NOT_DONE)
+        return OutcomeUnknown(NOT_KNOWN)
 
 
 class GivenUp:
@@ -159,7 +174,7 @@ class Work:
             `sampleapp.errors.OutcomeUnknown`.
         :param clock: for waits.
         :param leases: those of this instance.
-        :param timeout_s: seconds after which the result of a call is unknown; waits for messages are added.
+        :param timeout_s: seconds after which a call fails; waits for messages are added.
         """
         self._run = run
         self._clock = clock
@@ -201,7 +216,7 @@ class Work:
 
     def backlog(self, topic: str, group: str) -> Deferred[int | None]:
         """See `IWorkBroker.backlog`."""
-        return self._add(Operation((topic, group), Deliveries.backlog))
+        return self._add(Operation((topic, group), Deliveries.backlog, is_read=True))
 
     def stored(self, records: Sequence[Record]) -> None:
         """Serve the pulls that wait for the topics of these records."""
@@ -232,7 +247,9 @@ class Work:
         else:
             self._calls.append(call)
             self._begin()
-        return call.result.addTimeout(self._timeout_s + wait_s, self._clock, onTimeoutCancel=_raise_not_known)
+        return call.result.addTimeout(
+            self._timeout_s + wait_s, self._clock, onTimeoutCancel=lambda *_: Failure(call.error())
+        )
 
     def _wake(self, keys: Iterable[_Key]) -> None:
         for key in keys:
@@ -249,11 +266,15 @@ class Work:
             Deferred.fromCoroutine(self._serve())
 
     async def _serve(self) -> None:
-        while calls := [call for call in self._calls if not call.result.called]:
-            self._calls = calls[_CALLS_AT_ONCE:]
-            del calls[_CALLS_AT_ONCE:]
-            results = await self._results([call.operation for call in calls])
+        while pending := [call for call in self._calls if not call.result.called]:
+            # Reads are apart: they succeed also while nothing can be written.
+            is_read = pending[0].operation.is_read
+            calls = [call for call in pending if call.operation.is_read is is_read][:_CALLS_AT_ONCE]
+            chosen = set(calls)
+            self._calls = [call for call in pending if call not in chosen]
+            results = await self._results(calls)
             for call, (result, given_up) in zip(calls, results, strict=True):
+                call.is_sent = False
                 self._given_up.add(*call.operation.key, given_up)
                 self._settle(call, result)
             # They may have released messages.
@@ -264,16 +285,20 @@ class Work:
             self._look = self._clock.callLater(_LOOK_S, self._look_again)
         self._idle.succeed(None)
 
-    async def _results(self, operations: Sequence[Operation]) -> list[tuple[Any, int]]:
+    async def _results(self, calls: Sequence[_Call]) -> list[tuple[Any, int]]:
+        for call in calls:
+            call.is_sent = True
         try:
-            return await self._run(operations)
+            return await self._run([call.operation for call in calls])
+        except OutcomeUnknown:
+            failed: PublishError | None = None
         except PublishError as error:
             failed = error
         except Exception:  # noqa: BLE001 -- nothing cancels this, and each caller gets a response
             self._log.failure("Giving messages to workers, or acknowledging them, failed unexpectedly")
-            failed = OutcomeUnknown(NOT_KNOWN)
+            failed = None
         # One for each caller, which may raise and chain it.
-        return [(copy(failed), 0) for _ in operations]
+        return [(call.error() if failed is None else copy(failed), 0) for call in calls]
 
     def _settle(self, call: _Call, result: Any) -> None:
         key = call.operation.key
@@ -298,7 +323,3 @@ def _cancel(result: T, timer: IDelayedCall) -> T:
     if timer.active():
         timer.cancel()
     return result
-
-
-def _raise_not_known(_: object, _timeout_s: float) -> NoReturn:
-    raise OutcomeUnknown(f"The broker has not responded in time. {NOT_KNOWN}")

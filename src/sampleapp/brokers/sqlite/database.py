@@ -33,52 +33,90 @@ APPLICATION_ID = 0x53417070
 SCHEMA_VERSION = 1
 
 _TRY_AGAIN_S = 0.002
+_SHORT_WAIT_S = 0.1
+_SHORT_WAITS_S = 1.0
+"""While a lock lasts, one call in each second waits: the other program may release it for moments only."""
 _MODE = 0o600
 """The mode of a new file: records may be confidential."""
 
 T = TypeVar("T")
 
 
-def retry_while_locked(do: Callable[[], T], *, patience_s: float, abandoned: Event) -> T:
+class LockPatience:
     """
-    Call a function, and retry while another program has the file locked.
+    Waits while another program has the file locked, for all calls of one store.
+
+    The first call that meets a lock waits for it. While it lasts, later calls hardly wait: all of them, reads
+    too, share one thread.
 
     SQLite's own busy timeout is not used: it backs off to 100 ms, so it rarely gets the lock from a program
     that commits without pause; it does not apply while the journal mode is changed; and it cannot be
     interrupted.
-
-    :param patience_s: seconds after which the lock is an error.
-    :param abandoned: ends the waiting when it is set.
-    :raise sqlite3.OperationalError: the file is still locked; or any other error, at once.
     """
-    # Not the reactor's clock: this thread really waits for a lock of another process.
-    give_up_at_s = time.monotonic() + patience_s
-    while True:
-        try:
-            return do()
-        except sqlite3.OperationalError as error:
-            is_locked = primary_code(error) in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
-            if not is_locked or time.monotonic() >= give_up_at_s:
-                raise
-            if abandoned.wait(_TRY_AGAIN_S):
-                raise
+
+    def __init__(self, patience_s: float) -> None:
+        """:param patience_s: seconds after which the lock is an error."""
+        self._patience_s = patience_s
+        self._abandoned = Event()
+        self._is_over = False
+        self._next_wait_s = 0.0
+
+    def retry(self, do: Callable[[], T]) -> T:
+        """
+        Call a function, and retry while the file is locked.
+
+        :raise sqlite3.OperationalError: the file is still locked; or any other error, at once.
+        """
+        give_up_at_s: float | None = None
+        while True:
+            try:
+                return do()
+            except sqlite3.OperationalError as error:
+                if primary_code(error) not in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
+                    raise
+                # Not the reactor's clock: this thread really waits for a lock of another process.
+                now_s = time.monotonic()
+                if give_up_at_s is None:
+                    give_up_at_s = now_s + self._take_patience_s(now_s)
+                if now_s >= give_up_at_s:
+                    if not self._is_over:
+                        self._is_over = True
+                        self._next_wait_s = now_s + _SHORT_WAITS_S
+                    raise
+                if self._abandoned.wait(_TRY_AGAIN_S):
+                    raise
+
+    def renew(self) -> None:
+        """Wait again for the next lock, now that the file could be locked for writing."""
+        self._is_over = False
+
+    def abandon(self) -> None:
+        """Stop waiting. May be called from any thread."""
+        self._abandoned.set()
+
+    def _take_patience_s(self, now_s: float) -> float:
+        if not self._is_over:
+            return self._patience_s
+        if now_s < self._next_wait_s:
+            return 0.0
+        self._next_wait_s = now_s + _SHORT_WAITS_S
+        return min(_SHORT_WAIT_S, self._patience_s)
 
 
-def open_file(path: Path, *, patience_s: float, abandoned: Event) -> sqlite3.Connection:
+def open_file(path: Path, *, patience: LockPatience) -> sqlite3.Connection:
     """
     Open the store, and create it when the file is missing or empty.
 
-    :param patience_s: seconds to wait for another program that has it locked.
-    :param abandoned: ends the waiting when it is set.
+    :param patience: waits for another program that has it locked.
     :raise StoreError: the file cannot be used as the store; the message says why and what to do.
     :raise sqlite3.Error: any error of SQLite.
     """
     _require_possible(path)
     _create_private(path)
-    # Without implicit transactions (isolation_level). `retry_while_locked` waits for locks (timeout).
+    # Without implicit transactions (isolation_level). `LockPatience` waits for locks (timeout).
     connection = sqlite3.connect(path, isolation_level=None, timeout=0)
     try:
-        retry_while_locked(lambda: _prepare(connection, path), patience_s=patience_s, abandoned=abandoned)
+        patience.retry(lambda: _prepare(connection, path))
     except BaseException:
         connection.close()
         raise
@@ -126,7 +164,7 @@ def _require_possible(path: Path) -> None:
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     # One transaction, or another process could create the tables between two of the statements.
-    with _transaction(connection, "BEGIN"):
+    with transaction(connection, "BEGIN"):
         is_empty = _is_empty(connection, path)
     (journal_mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
     if journal_mode != "wal":
@@ -138,7 +176,7 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA fullfsync = ON")
     if is_empty:
-        with _transaction(connection, "BEGIN IMMEDIATE"):
+        with transaction(connection, "BEGIN IMMEDIATE"):
             # Look again under the write lock: another process may have created the tables.
             if _is_empty(connection, path):
                 for statement in statements("schema.sql"):
@@ -150,7 +188,8 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
 
 
 @contextmanager
-def _transaction(connection: sqlite3.Connection, begin: str) -> Iterator[None]:
+def transaction(connection: sqlite3.Connection, begin: str) -> Iterator[None]:
+    """Commit at the end of the block, or roll back after an exception; ``begin`` is the first statement."""
     connection.execute(begin)
     try:
         yield

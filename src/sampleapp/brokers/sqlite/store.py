@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from threading import Event
 from typing import Any, Final, TypeGuard, TypeVar
 
 from sampleapp.brokers.shared.deliveries import GivenLeases, WorkSettings
@@ -15,13 +14,14 @@ from sampleapp.brokers.shared.following import Page
 from sampleapp.brokers.shared.idempotency import IdempotencySettings
 from sampleapp.brokers.shared.work import Operation, run_all
 from sampleapp.brokers.sqlite.database import (
+    LockPatience,
     WalFault,
     WriteAheadLog,
     checkpoint,
     close_without_checkpoint,
     open_file,
     require_creatable,
-    retry_while_locked,
+    transaction,
 )
 from sampleapp.brokers.sqlite.faults import StoreError, from_sqlite
 from sampleapp.brokers.sqlite.rows import (
@@ -49,11 +49,7 @@ from sampleapp.errors import StartUpError
 from sampleapp.interfaces import Outcome
 from sampleapp.model import ReadStart, Record, RecordMetadata, ReplayedRecord
 
-_CHECK_PATIENCE_S = 1.0
-_PROBE_PATIENCE_S = 0.5
 _PROBE_BYTES = 64 * 1024
-_FORGET_PATIENCE_S = 0.1
-"""Seconds to wait for a lock, for transactions without records."""
 _FORGOTTEN_AT_ONCE = 200
 """Maximum identities that are deleted in one transaction, in some milliseconds."""
 _LONGEST_WINDOW_MS = 2**62
@@ -85,7 +81,8 @@ class Store:
     ) -> None:
         """
         :param path: absolute, so that a later change of directory does not change the file.
-        :param patience_s: seconds to wait for another program that has the file locked.
+        :param patience_s: seconds for which calls wait for another program that has the file locked, until
+            one has waited for it in vain.
         :param identity_window_s: seconds for which the identity of a record counts.
         :param work: for groups of workers.
         :param now: returns the time of day: seconds since the epoch.
@@ -95,7 +92,7 @@ class Store:
         """The size of the file when a transaction last began; 0 before the first one."""
         self.wal_bytes = 0
         """The size of the write-ahead log when a transaction was last committed; 0 before the first one."""
-        self._patience_s = patience_s
+        self._patience = LockPatience(patience_s)
         self._identity_window_ms = round(min(1000 * identity_window_s, _LONGEST_WINDOW_MS))
         self.leases: Final = GivenLeases(work, now)
         """The leases of this process."""
@@ -106,7 +103,6 @@ class Store:
         self._wal: WriteAheadLog | None = None
         self._damage: str | None = None
         self._last: RecordMetadata | None = None
-        self._abandoned = Event()
 
     def check(self) -> None:
         """
@@ -116,7 +112,7 @@ class Store:
         """
         try:
             if self.path.exists():
-                self.probe(patience_s=_CHECK_PATIENCE_S)
+                self.probe()
             else:
                 # The check may run as root, and the service as a user who could not write to root's file.
                 require_creatable(self.path)
@@ -126,35 +122,42 @@ class Store:
         finally:
             self.close()
 
-    def append(self, records: Sequence[Record], patience_s: float | None = None) -> list[Outcome]:
+    def append(self, records: Sequence[Record]) -> list[Outcome]:
         """
         Append records in one transaction, which is on the disk when this returns.
 
-        :param patience_s: seconds to wait for a lock; by default those of the constructor.
         :return: for each record its offset, or the error with which it alone was rejected.
         :raise StoreError: none of them was stored, or the outcome is unknown.
         """
         try:
             outcomes = self._transaction(
-                lambda connection: insert(connection, records, self._window(), self._recent_ids),
-                patience_s=patience_s,
+                lambda connection: insert(connection, records, self._window(), self._recent_ids)
             )
         except RowRejected:
             # One of them is too large for SQLite. Insert them singly to find out which.
             outcomes = self._transaction(
-                lambda connection: insert_singly(connection, records, self._window(), self._recent_ids),
-                patience_s=patience_s,
+                lambda connection: insert_singly(connection, records, self._window(), self._recent_ids)
             )
         self._last = next(filter(_is_appended, reversed(outcomes)), self._last)
         return outcomes
 
     def work(self, operations: Sequence[Operation]) -> list[tuple[Any, int]]:
-        """Run operations on groups of workers in one transaction, which is on the disk when this returns."""
+        """
+        Run operations on groups of workers in one transaction, which is on the disk when this returns.
+
+        If all of them only read, another program that has the file locked for writing does not matter.
+        """
 
         def run(connection: sqlite3.Connection) -> list[tuple[Any, int]]:
             # Inside of the transaction, since waiting for the lock may take seconds.
             return run_all(operations, partial(find_group, connection, self.leases))
 
+        def run_on_snapshot(connection: sqlite3.Connection) -> list[tuple[Any, int]]:
+            with transaction(connection, "BEGIN"):
+                return run(connection)
+
+        if all(operation.is_read for operation in operations):
+            return self._read(run_on_snapshot)
         return self._transaction(run)
 
     def forget_some(self) -> bool:
@@ -163,14 +166,9 @@ class Store:
 
         :return: whether there may be more.
         """
-        if not self._read(
-            lambda connection: is_any_expired(connection, self._window()), patience_s=_FORGET_PATIENCE_S
-        ):
+        if not self._read(lambda connection: is_any_expired(connection, self._window())):
             return False
-        self._transaction(
-            lambda connection: forget_some(connection, self._window(), _FORGOTTEN_AT_ONCE),
-            patience_s=_FORGET_PATIENCE_S,
-        )
+        self._transaction(lambda connection: forget_some(connection, self._window(), _FORGOTTEN_AT_ONCE))
         return True
 
     def read(self, topic: str, offset: int, *, max_records: int, max_bytes: int) -> Page:
@@ -214,9 +212,7 @@ class Store:
 
         They stay right, since records do not change and are not inserted.
         """
-        self._transaction(
-            lambda connection: keep_times(connection, topic_id, searched), patience_s=_FORGET_PATIENCE_S
-        )
+        self._transaction(lambda connection: keep_times(connection, topic_id, searched))
 
     def topics(self, *, after: str, count: int) -> list[str]:
         """
@@ -239,9 +235,9 @@ class Store:
             # Versions of different connections cannot be compared.
             return self._openings, version
 
-        return self._read(read_versions, patience_s=0)
+        return self._read(read_versions)
 
-    def probe(self, *, patience_s: float = _PROBE_PATIENCE_S) -> None:
+    def probe(self) -> None:
         """
         Check that records could be stored now, without storing any.
 
@@ -255,7 +251,7 @@ class Store:
             connection.execute("ROLLBACK TO probe")
             write_a_page(connection)
 
-        self._transaction(pretend, patience_s=patience_s)
+        self._transaction(pretend)
 
     def close(self) -> StoreError | None:
         """
@@ -288,14 +284,14 @@ class Store:
 
     def abandon(self) -> None:
         """Stop waiting for locks. May be called from any thread."""
-        self._abandoned.set()
+        self._patience.abandon()
 
-    def _open(self, patience_s: float) -> sqlite3.Connection:
+    def _open(self) -> sqlite3.Connection:
         if self._damage is not None:
             raise StoreError(self._damage, needs_restart=True)
         if self._connection is None:
             self._require_same_file(missing_is_fine=self._identity is None)
-            connection = open_file(self.path, patience_s=patience_s, abandoned=self._abandoned)
+            connection = open_file(self.path, patience=self._patience)
             self._connection = connection
             try:
                 self._begin(connection)
@@ -349,21 +345,19 @@ class Store:
             )
         self.file_bytes = status.st_size
 
-    def _read(self, use: Callable[[sqlite3.Connection], T], *, patience_s: float | None = None) -> T:
+    def _read(self, use: Callable[[sqlite3.Connection], T]) -> T:
         def checked(connection: sqlite3.Connection) -> T:
             if self._wal is not None:
                 self._wal.require_intact(connection)
             return use(connection)
 
-        return self._guarded(checked, self._patience_s if patience_s is None else patience_s)
+        return self._guarded(checked)
 
-    def _guarded(self, use: Callable[[sqlite3.Connection], T], patience_s: float) -> T:
+    def _guarded(self, use: Callable[[sqlite3.Connection], T]) -> T:
         """Use the connection, and translate errors."""
         try:
-            connection = self._open(patience_s)
-            return retry_while_locked(
-                lambda: use(connection), patience_s=patience_s, abandoned=self._abandoned
-            )
+            connection = self._open()
+            return self._patience.retry(lambda: use(connection))
         except WalFault as fault:
             raise self._stop_using(fault) from fault
         except StoreError:
@@ -372,16 +366,10 @@ class Store:
         except (sqlite3.Error, MemoryError, OSError) as error:
             raise self._translated(error, committing=False) from error
 
-    def _transaction(
-        self,
-        use: Callable[[sqlite3.Connection], T],
-        *,
-        patience_s: float | None = None,
-    ) -> T:
+    def _transaction(self, use: Callable[[sqlite3.Connection], T]) -> T:
         """Call a function in one transaction, which is committed as a whole or not at all."""
-        if patience_s is None:
-            patience_s = self._patience_s
-        self._guarded(lambda connection: connection.execute("BEGIN IMMEDIATE"), patience_s)
+        self._guarded(lambda connection: connection.execute("BEGIN IMMEDIATE"))
+        self._patience.renew()
         connection, wal = self._connection, self._wal
         if connection is None or wal is None:
             raise RuntimeError("a transaction was begun in a file that is not open")

@@ -184,7 +184,6 @@ With twice as many records, each would cost a tenth less.
 _WEIGHED_AT_ONCE = 2000
 """Records whose sizes are added up in one turn of the reactor, in less than a millisecond."""
 _PROBE_S = 1.0
-_PATIENCE_WHEN_BAD_S = 0.1
 _NOT_STARTED = "The broker has not been started yet."
 _STOPPING = "The broker is stopping."
 _LEFT_OUT = (
@@ -237,7 +236,6 @@ class Writer:
         self._running = False
         self._busy = True
         self._stopping = False
-        self._failing = False
         self._hanging = False
         self._idle: Deferred[None] | None = None
         self._probe: IDelayedCall | None = None
@@ -404,9 +402,7 @@ class Writer:
         records = self._next_transaction()
         began_s = self._clock.seconds()
         try:
-            # While nothing can be stored, answer callers without the usual patience.
-            patience_s = _PATIENCE_WHEN_BAD_S if self._failing else None
-            outcomes = await self._on_thread(self._store.append, records, patience_s)
+            outcomes = await self._on_thread(self._store.append, records)
         except StoreError as error:
             self._failed_commits += 1
             self._mark_failed(error)
@@ -535,7 +531,6 @@ class Writer:
     def _mark_healthy(self) -> None:
         if self._stopping:
             return
-        self._failing = False
         self._health_tracker.mark_healthy(WRITING)
         if self._probe is not None:
             self._probe.cancel()
@@ -544,7 +539,6 @@ class Writer:
     def _mark_failed(self, error: StoreError) -> None:
         if self._stopping:
             return
-        self._failing = True
         self._health_tracker.mark_failed(
             WRITING,
             error.reason,

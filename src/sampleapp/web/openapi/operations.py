@@ -748,7 +748,6 @@ _OF_WORK: Final = (
     errors.WorkNotSupported,
     errors.BrokerUnavailable,
     errors.BrokerStopped,
-    errors.OutcomeUnknown,
 )
 
 DESCRIBE_GROUP: Final = Description(
@@ -767,6 +766,7 @@ EXTEND: Final = replace(
     successes=(_json("The new lease. The old one has ended.", NewLease, _NEW_LEASE),),
     rejections=(
         *_OF_WORK,
+        errors.OutcomeUnknown,
         errors.LeaseLost,
         errors.TooManyLeases,
         errors.MalformedMessage,

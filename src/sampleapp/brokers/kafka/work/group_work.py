@@ -21,10 +21,11 @@ from sampleapp.brokers.kafka.work.lease_tokens import LeaseToken
 from sampleapp.brokers.kafka.work.pulls import METADATA_AGE_S, Pulls
 from sampleapp.brokers.kafka.work.sessions import Sessions
 from sampleapp.brokers.shared.deliveries import LEASE_LOST
-from sampleapp.brokers.shared.work import NOT_KNOWN
+from sampleapp.brokers.shared.work import NOT_DONE, NOT_KNOWN
 from sampleapp.errors import (
     BrokerIncompatible,
     BrokerStopped,
+    BrokerUnavailable,
     LeaseLost,
     OutcomeUnknown,
     PublishError,
@@ -104,7 +105,7 @@ class GroupWork:
 
     def backlog(self, topic: str, group: str) -> Deferred[int | None]:
         """See `IWorkBroker.backlog`."""
-        return self._begin(lambda: self._backlog(topic, group))
+        return self._begin(lambda: self._backlog(topic, group), is_read=True)
 
     async def stop(self) -> None:
         """End the pulls that wait, release the messages of all leases, and close the connections."""
@@ -115,24 +116,26 @@ class GroupWork:
         await self._client.close()
         await self._pulls.wait_until_idle()
 
-    def _begin(self, work: Callable[[], Coroutine[Deferred[Any], Any, T]]) -> Deferred[T]:
+    def _begin(
+        self, work: Callable[[], Coroutine[Deferred[Any], Any, T]], *, is_read: bool = False
+    ) -> Deferred[T]:
         if self._is_stopped:
             return _fail_stopped()
         # Without a canceller, it ignores the result after it is cancelled.
         result: Deferred[T] = Deferred()
         working = Deferred.fromCoroutine(work())
-        working.addErrback(self._translate)
+        working.addErrback(self._translate, is_read=is_read)
         working.chainDeferred(result)
         return result
 
-    def _translate(self, failure: Failure) -> Failure:
+    def _translate(self, failure: Failure, *, is_read: bool = False) -> Failure:
         if failure.check(BrokerIncompatible):
             return Failure(WorkNotSupported(NOT_SUPPORTED))
         if self._is_stopped and failure.check(PublishError) and not failure.check(OutcomeUnknown):
             return Failure(BrokerStopped("The service is stopping."))
         if not failure.check(PublishError, WorkError, CancelledError):
             self._log.failure("A bug in the service: a call about a lease failed", failure=failure)
-            return Failure(OutcomeUnknown(NOT_KNOWN))
+            return Failure(BrokerUnavailable(NOT_DONE) if is_read else OutcomeUnknown(NOT_KNOWN))
         return failure
 
     async def _acknowledge(self, topic: str, group: str, lease: bytes, verdicts: Verdicts) -> Acknowledged:
