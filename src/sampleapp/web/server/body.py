@@ -90,6 +90,25 @@ class SizedBody:
         return self._content.getvalue()
 
 
+class NoBody:
+    """A request that declares no body, on a connection that it ends: more bytes would be a part of one."""
+
+    __slots__ = ()
+
+    def receive(self, data: bytes) -> tuple[bool, bytes]:
+        """Drop an empty line (RFC 9112, section 2.2), and reject anything else; see `Body`."""
+        if data.strip(b"\r\n"):
+            raise MalformedRequest(
+                "More bytes follow the last request of this connection. If they are a part of its body, send "
+                "the whole length of the body in bytes, as Content-Length, or send it in chunks."
+            )
+        return False, b""
+
+    def content(self) -> bytes:
+        """Return nothing; see `Body`."""
+        return b""
+
+
 class ChunkedBody:
     """
     A body that comes in chunks (RFC 9112, section 7.1).

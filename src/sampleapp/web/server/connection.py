@@ -7,11 +7,18 @@ It does not know the routes: it asks one callable how to answer a request, see `
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import wraps
 from typing import Any, Concatenate, Final, ParamSpec, Protocol
 
-from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IHalfCloseableProtocol, IHandshakeListener, ISSLTransport
+from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.error import ConnectionDone
+from twisted.internet.interfaces import (
+    IDelayedCall,
+    IHalfCloseableProtocol,
+    IHandshakeListener,
+    ISSLTransport,
+)
 from twisted.internet.protocol import Protocol as TwistedProtocol
 from twisted.internet.protocol import connectionDone
 from twisted.logger import Logger
@@ -63,6 +70,9 @@ The longest time that a client which has closed its side of the connection is wo
 It may still read the response, but no handler takes as long then: a wait for records ends at once.
 """
 
+_AWAITED_END_S: Final = 0.05
+"""The time after a head in which the bytes of a body that it does not declare are expected."""
+
 _NO_ID: Final = b"-"
 
 _log = Logger(namespace=__name__)
@@ -108,6 +118,9 @@ class Server(RequestServer, Protocol):
 
     def call_next_turn(self, function: Callable[[], None]) -> None:
         """Call a function in the next turn of the reactor."""
+
+    def call_later(self, delay_s: float, function: Callable[[], None]) -> IDelayedCall:
+        """Call a function after a time, in seconds."""
 
     def add_connection(self, connection: HTTPConnection, *, is_rejected: bool) -> None:
         """Add a connection, or one that is only refused because there are too many."""
@@ -156,6 +169,8 @@ class HTTPConnection(TwistedProtocol):
         self._is_last_response = False
         self._client_has_finished = False
         self._waits_for_next_turn = False
+        self._awaited_end: IDelayedCall | None = None
+        """The end of the time for which a request that is whole is held back: a body may follow it."""
         self._left = 0
         """The number of requests that may still be read in this turn of the reactor."""
 
@@ -208,7 +223,7 @@ class HTTPConnection(TwistedProtocol):
         self._client_has_finished = True
         if self._state in READING:
             if not self._waits_for_next_turn:
-                self._close()
+                self._end_reading()
         elif self._state is LINGERING or self._state is CLOSING:
             self.transport.loseConnection()
         else:
@@ -219,6 +234,11 @@ class HTTPConnection(TwistedProtocol):
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """Forget the client; a handler that works on its request goes on, unless it only reads."""
+        if self._awaited_end is not None:
+            self._stop_awaiting_end()
+            if reason.check(ConnectionDone):
+                # With TLS, this is how the client says that it has sent everything.
+                self._serve_without_client()
         if self._state is not WAITING:
             self._reader.exchange = None
             self._reservation.release()
@@ -259,6 +279,13 @@ class HTTPConnection(TwistedProtocol):
         finally:
             server.reading = None
         if self._client_has_finished and not self._waits_for_next_turn and self._state in READING:
+            self._end_reading()
+
+    def _end_reading(self) -> None:
+        """Answer the request that a body could have followed, or close: the client sends nothing more."""
+        if self._reader.awaits_end:
+            self._end_request_body()
+        else:
             self._close()
 
     def _read_requests(self) -> None:
@@ -306,8 +333,44 @@ class HTTPConnection(TwistedProtocol):
                 self._writer.write_continue()
             self._enter(state)
             self._deadlines.start_reading(self._server.seconds())
+            if reader.awaits_end:
+                self._awaited_end = self._server.call_later(_AWAITED_END_S, self._look_once_more)
         if state is BODY and reader.buffer:
             self._read_in_next_turn()
+
+    def _look_once_more(self) -> None:
+        # A reactor that was busy has not read yet what came in time.
+        self._awaited_end = self._server.call_later(0, self._end_request_body)
+
+    @_cut_after_fault
+    def _end_request_body(self) -> None:
+        """Answer a request that was held back, unless bytes have followed it."""
+        self._stop_awaiting_end()
+        try:
+            handler = self._reader.end_request()
+        except Rejection as rejection:
+            self._reject(rejection.response)
+            return
+        if handler is not None:
+            self._handle(handler)
+
+    def _serve_without_client(self) -> None:
+        """Carry out a request that was held back, unless bytes have followed it, without a response."""
+        with suppress(Rejection):
+            handler: Any = self._reader.end_request()
+            request = self._reader.request
+
+            def serve() -> None:
+                maybeDeferred(handler, request).addBoth(self._respond_later)
+
+            self._enter(WAITING)
+            self._server.waiting += 1
+            self._server.call_next_turn(serve)
+
+    def _stop_awaiting_end(self) -> None:
+        timer, self._awaited_end = self._awaited_end, None
+        if timer is not None and timer.active():
+            timer.cancel()
 
     def _read_in_next_turn(self) -> None:
         """Read more requests in the next turn of the reactor, after those of other connections."""
@@ -510,6 +573,7 @@ class HTTPConnection(TwistedProtocol):
     def _reject(self, response: Response) -> None:
         """Answer the request that is being read, read no more of it, and close the connection soon."""
         server, reader = self._server, self._reader
+        self._stop_awaiting_end()
         exchange = reader.exchange or Exchange(
             self._peer, request_id_in(reader.buffer) or server.new_request_id(), server.seconds()
         )

@@ -20,13 +20,12 @@ from sampleapp.web.errors import (
     BodyTooLarge,
     ExpectationNotMet,
     LengthRequired,
-    MalformedRequest,
     MisdirectedRequest,
     RequestError,
     TooManyRequests,
 )
 from sampleapp.web.responses import Response
-from sampleapp.web.server.body import Body, ChunkedBody, MemoryReservation, SizedBody, Unverified
+from sampleapp.web.server.body import Body, ChunkedBody, MemoryReservation, NoBody, SizedBody, Unverified
 from sampleapp.web.server.content_coding import CodedBody, coding_of, has_content
 from sampleapp.web.server.head import (
     END_OF_HEAD,
@@ -101,6 +100,7 @@ class Decoding:
 
 
 _CR: Final = 13
+_NO_BODY: Final = NoBody()
 
 
 class RequestServer(Protocol):
@@ -254,6 +254,24 @@ class RequestReader:
         self._begin_body(handler, request, head)
         return self._read_body() if self.buffer else None
 
+    @property
+    def awaits_end(self) -> bool:
+        """True if the request is whole unless more bytes come: a last ``DELETE`` that declares no body."""
+        return self._body is _NO_BODY
+
+    def end_request(self) -> Response | Handler | None:
+        """
+        Return the handler of a request that `awaits_end`, now that no more bytes are expected.
+
+        :return: ``None`` if there is no such request.
+        :raise Rejection: more bytes are in the buffer.
+        """
+        if not self.awaits_end:
+            return None
+        self._read_body()
+        handler, self._handler, self._body = self._handler, None, None
+        return handler
+
     def drop(self) -> None:
         """Drop the buffer after a rejection, and charge the caller for it as for a body."""
         if self._charge is not None:
@@ -280,10 +298,11 @@ class RequestReader:
 
     def _unless_unframed(
         self, handler: Response | Handler, request: Request, head: Head
-    ) -> Response | Handler:
+    ) -> Response | Handler | None:
         """
         Return the handler of a request, unless a part of its body would be lost.
 
+        :return: ``None`` if it `awaits_end` first.
         :raise Rejection: the length of the body is not declared (RFC 9112, section 6.3), or more bytes follow
             it on a connection that ends.
         """
@@ -291,14 +310,20 @@ class RequestReader:
             return handler
         if head.method == b"POST" and request.needs_length and not has_content(head.fields):
             raise self._rejection(LengthRequired())
-        if not head.keeps_alive and self.buffer.strip(b"\r\n"):
-            raise self._rejection(
-                MalformedRequest(
-                    "More bytes follow the last request of this connection. If they are a part of its body, "
-                    "send the whole length of the body in bytes, as Content-Length, or send it in chunks."
-                )
-            )
-        return handler
+        if head.keeps_alive:
+            return handler
+        try:
+            _NO_BODY.receive(self.buffer)
+        except RequestError as error:
+            raise self._rejection(error) from error
+        if head.method != b"DELETE" or isinstance(handler, Response) or has_content(head.fields):
+            return handler
+        # Clients send a body that they have not announced in a packet of its own.
+        self._handler, self._body, self._charge = handler, _NO_BODY, None
+        self._length = self.received = 0
+        self.expects_continue = False
+        self.buffer = b""
+        return None
 
     def _decide(self, request: Request, head: Head) -> Response | Handler:
         """Choose the handler of a request, or answer it, by its head alone."""

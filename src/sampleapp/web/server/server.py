@@ -262,6 +262,10 @@ class HTTPServer(Factory):
             # A call that is scheduled while sockets are read comes in the same turn.
             self._reactor.callLater(0, self._reactor.callLater, 0, self._call_one)
 
+    def call_later(self, delay_s: float, function: Callable[[], None]) -> IDelayedCall:
+        """Call a function after a time, in seconds."""
+        return self._reactor.callLater(delay_s, function)
+
     def _call_one(self) -> None:
         function = self._for_next_turns.popleft()
         if self._for_next_turns:

@@ -25,7 +25,7 @@ IDLE: Final = ConnectionState("idle")
 HEADER: Final = ConnectionState("header")
 """A part of a header has come."""
 BODY: Final = ConnectionState("body")
-"""The header has come, and a part of the body."""
+"""The header has come, and the end of the body, or of a request that may have one, is awaited."""
 WAITING: Final = ConnectionState("waiting")
 """The request is whole, and a handler works on its response."""
 RESPONDING: Final = ConnectionState("answering")
