@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -366,3 +368,31 @@ def test_a_file_that_lost_what_was_stored_while_it_was_closed_is_rejected(path, 
     path.write_bytes(copy.read_bytes())
     with pytest.raises(StoreError, match="has lost records"):
         append(store, 1)
+
+
+READER = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("BEGIN")
+connection.execute("SELECT count(*) FROM record").fetchone()
+print("reads", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_wal_that_has_grown_for_a_long_reader_is_cut_when_that_has_ended(path):
+    large = [record("t", bytes(1024 * 1024)) for _ in range(4)]
+    with closing(Store(path=path, patience_s=5)) as store:
+        store.append([record("t")])
+        with subprocess.Popen(
+            [sys.executable, "-c", READER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as reader:
+            assert reader.stdout.readline() == b"reads\n"
+            for _ in range(6):
+                store.append(large)
+            assert store.wal_bytes == wal(path).stat().st_size > 24 * 1024 * 1024
+            reader.stdin.close()
+        # The first message copies the log into the file, and the next one begins it again.
+        for _ in range(2):
+            store.append([record("t")])
+        assert store.wal_bytes == wal(path).stat().st_size <= 16 * 1024 * 1024

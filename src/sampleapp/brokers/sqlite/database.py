@@ -36,6 +36,8 @@ _TRY_AGAIN_S = 0.002
 _SHORT_WAIT_S = 0.1
 _SHORT_WAITS_S = 1.0
 """While a lock lasts, one call in each second waits: the other program may release it for moments only."""
+_WAL_BYTES = 16 * 1024 * 1024
+"""Well above the usual size: SQLite copies the log at 4 MiB, and a transaction adds up to about 5 MiB."""
 _MODE = 0o600
 """The mode of a new file: records may be confidential."""
 
@@ -175,6 +177,8 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     # A commit is synced to the disk before it is answered. On macOS, fsync alone does not do that.
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA fullfsync = ON")
+    # A log that has grown while another program read an old state is cut when it begins again.
+    connection.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
     if is_empty:
         with transaction(connection, "BEGIN IMMEDIATE"):
             # Look again under the write lock: another process may have created the tables.
