@@ -133,7 +133,7 @@ def test_before_it_stops_it_serves_on_for_the_drain_delay_but_says_that_it_is_no
     setup.web.broker.acknowledge()
     (response,) = connection.responses(["POST"])
     assert response.status == 200
-    assert b"connection" not in response.headers
+    assert response.headers[b"connection"] == b"keep-alive"
     setup.web.clock.advance(0.1)
     assert setup.events[-1] == "port closes"
     setup.web.clock.advance(1)

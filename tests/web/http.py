@@ -12,7 +12,7 @@ NDJSON = [(b"Content-Type", b"application/x-ndjson")]
 
 MESSAGE = b'{"topic":"t","content":"c"}'
 
-OF_THE_SERVER = {b"date", b"connection", b"x-request-id"}
+OF_THE_SERVER = {b"date", b"connection", b"keep-alive", b"x-request-id"}
 """The header fields that differ from answer to answer."""
 
 

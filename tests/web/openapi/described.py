@@ -10,7 +10,15 @@ from referencing import Registry, Resource
 from referencing.jsonschema import DRAFT202012
 
 # What any HTTP server adds (RFC 9110), and OpenAPI says elsewhere: Content-Type.
-NOT_DECLARED = {"server", "date", "connection", "content-length", "content-type", "transfer-encoding"}
+NOT_DECLARED = {
+    "server",
+    "date",
+    "connection",
+    "keep-alive",
+    "content-length",
+    "content-type",
+    "transfer-encoding",
+}
 PROBLEM = "application/problem+json"
 ERROR_OBJECT = "application/vnd.kafka.v2+json"
 URI = "urn:sampleapp:openapi"

@@ -367,7 +367,7 @@ class ConnectionMachine(RuleBasedStateMachine):
                 assert self.now - max(asked_s + ABANDONED_S, self.finished_s) < SLOP_S
             return
         last = self.responses[-1] if self.responses else None
-        assert last is None or b"Connection" not in last[1], "it goes on after it was said to end"
+        assert last is None or last[1].get(b"Connection") != b"close", "it goes on after it was said to end"
         assert not self.has_finished
         assert not self.sends_rubbish
         if not self.left:

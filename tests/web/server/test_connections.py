@@ -11,7 +11,13 @@ from twisted.protocols.policies import WrappingFactory
 
 from sampleapp.web import HTTPServer, response_to_failure
 from sampleapp.web.errors import problem_response
-from tests.support.in_memory import Connection, InMemoryService, MemoryTransport, request_bytes
+from tests.support.in_memory import (
+    Connection,
+    InMemoryService,
+    MemoryTransport,
+    PromptBroker,
+    request_bytes,
+)
 from tests.support.simulated_socket import Link, unread_by_client
 from tests.web.http import JSON, MESSAGE, raw
 
@@ -120,7 +126,7 @@ def test_a_client_may_ask_for_the_end_of_the_connection_in_every_way(service, cl
         assert response.headers[b"connection"] == b"close"
         assert connection.is_lost
     (response,) = raw(service, request_bytes("GET", headers=[(b"Connection", b"closed")])).responses(["GET"])
-    assert b"connection" not in response.headers
+    assert response.headers[b"connection"] == b"keep-alive"
 
 
 def test_a_client_that_never_reads_the_last_answer_does_not_keep_the_connection(service):
@@ -298,3 +304,65 @@ def test_a_rejected_client_may_take_its_time_to_read_the_answer_before(service, 
     answers = link.read_all()
     assert answers.count(b"HTTP/1.1 200 OK") == 1
     assert answers.count(b"HTTP/1.1 400 ") == 1
+
+
+def kept(response):
+    return response.headers.get(b"connection"), response.headers.get(b"keep-alive")
+
+
+@pytest.mark.parametrize(("idle_timeout_s", "timeout"), [(75, 74), (2, 1), (5.9, 4), (620, 619)])
+def test_a_client_is_told_how_long_a_connection_may_be_idle_less_the_way_of_a_request(
+    idle_timeout_s, timeout
+):
+    service = InMemoryService(broker=PromptBroker(), idle_timeout_s=idle_timeout_s)
+    requests = [
+        ("GET", "/"),
+        ("HEAD", "/"),
+        ("GET", "/nothing"),
+        ("OPTIONS", "/messages"),
+        ("POST", "/topics/t"),
+    ]
+    connection = service.connect()
+    for method, target in requests:
+        connection.send(request_bytes(method, target))
+    responses = connection.responses([method for method, _ in requests])
+    assert {response.status for response in responses} == {200, 204, 404}
+    for response in responses:
+        assert kept(response) == (b"keep-alive", b"timeout=%d" % timeout)
+    # No request was too late.
+    service.clock.advance(timeout)
+    assert not connection.transport.disconnecting
+
+
+def test_a_time_of_less_than_a_second_is_not_promised():
+    service = InMemoryService(idle_timeout_s=1.5)
+    assert kept(service.request("GET")) == (None, None)
+
+
+def test_no_time_is_promised_on_a_connection_that_ends(service):
+    close = [(b"Connection", b"close")]
+    old = request_bytes("GET").replace(b"HTTP/1.1", b"HTTP/1.0")
+    too_early = raw(service, b"nothing\r\n\r\n")
+    for connection in (raw(service, request_bytes("GET", headers=close)), raw(service, old), too_early):
+        (response,) = connection.responses(["GET"])
+        assert kept(response) == (b"close", None)
+    connection = service.connect()
+    service.site.drain()
+    connection.send(request_bytes("GET"))
+    (response,) = connection.responses(["GET"])
+    assert kept(response) == (b"close", None)
+
+
+def test_a_304_tells_the_time_as_well(service):
+    tag = service.request("GET").headers[b"etag"]
+    response = service.request("GET", headers=[(b"If-None-Match", tag)])
+    assert response.status == 304
+    assert kept(response) == (b"keep-alive", b"timeout=74")
+
+
+def test_a_stream_tells_the_time_unless_its_end_is_that_of_the_connection(service):
+    request = request_bytes("GET", "/changes", [(b"Accept", b"text/event-stream")])
+    assert b"\r\nKeep-Alive: timeout=74\r\n" in raw(service, request).sent
+    sent = raw(service, request.replace(b"HTTP/1.1", b"HTTP/1.0")).sent
+    assert b"Keep-Alive" not in sent
+    assert b"\r\nConnection: close\r\n" in sent

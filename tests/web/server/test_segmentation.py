@@ -63,7 +63,7 @@ def comparable(received, requests):
         # No answer follows to a request that is not whole.
         received = received.removesuffix(_CONTINUE)
     received = received.replace(_CONTINUE + b"HTTP/1.1", b"HTTP/1.1")
-    return received.replace(b"\r\nConnection: close", b"")
+    return re.sub(rb"\r\n(?:Connection|Keep-Alive): [^\r]*", b"", received)
 
 
 def answers_to_whole_requests(requests):

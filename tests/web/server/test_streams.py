@@ -36,7 +36,7 @@ def test_events_arrive_as_chunks_at_once_and_the_connection_goes_on_after_the_la
     assert b"\r\nTransfer-Encoding: chunked" in head
     assert b"\r\nX-Request-Id: " in head
     assert b"Content-Length" not in head
-    assert b"Connection" not in head
+    assert b"Connection: close" not in head
     assert rest == b""
     assert source.write(b"data: 1\n\n")
     link.turn()

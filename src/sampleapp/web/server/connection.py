@@ -188,7 +188,10 @@ class HTTPConnection(TwistedProtocol):
         self._peer = Peer(transport)
         self._reader = RequestReader(server, self._peer, self._reservation, self._host_rule)
         self._writer = ResponseWriter(
-            transport, has_hsts=server.has_hsts and has_tls, on_written=self._continue_after_response
+            transport,
+            idle_timeout_s=server.limits.idle_timeout_s,
+            has_hsts=server.has_hsts and has_tls,
+            on_written=self._continue_after_response,
         )
         self._deadlines = Deadlines(server.limits, self._reader, self._writer)
         server.add_connection(self, is_rejected=self._rejection is not None)

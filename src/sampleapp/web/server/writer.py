@@ -15,6 +15,7 @@ import termios
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from enum import Enum
+from functools import cache
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
@@ -138,14 +139,18 @@ class _Starts(NamedTuple):
     """For the last response of a connection."""
 
 
-def _starts(fields: bytes = b"") -> _Starts:
-    usual = b"%%bDate: %%b\r\nX-Request-Id: %%b\r\n%b" % fields
-    return _Starts(usual + b"\r\n", usual + b"Connection: close\r\n\r\n")
-
-
-_STARTS: Final = _starts()
 # RFC 6797, section 6.1: a year. Other hosts of the same domain may have no TLS, so not includeSubDomains.
-_STARTS_WITH_HSTS: Final = _starts(b"Strict-Transport-Security: max-age=31536000\r\n")
+_HSTS: Final = b"Strict-Transport-Security: max-age=31536000\r\n"
+
+
+@cache
+def _starts(idle_timeout_s: float, *, has_hsts: bool) -> _Starts:
+    fields = b"%%bDate: %%b\r\nX-Request-Id: %%b\r\n%b" % (_HSTS if has_hsts else b"")
+    # In whole seconds; less one for a request that is on its way. RFC 9110, section 7.6.1: with Connection,
+    # which names it, proxies do not pass it on.
+    promised_s = int(idle_timeout_s) - 1
+    kept = b"Connection: keep-alive\r\nKeep-Alive: timeout=%d\r\n" % promised_s if promised_s > 0 else b""
+    return _Starts(b"%b%b\r\n" % (fields, kept), fields + b"Connection: close\r\n\r\n")
 
 
 @implementer(IPushProducer)
@@ -165,15 +170,18 @@ class ResponseWriter:
         "socket_send",
     )
 
-    def __init__(self, transport: Any, *, has_hsts: bool, on_written: Callable[[], None]) -> None:
+    def __init__(
+        self, transport: Any, *, idle_timeout_s: float, has_hsts: bool, on_written: Callable[[], None]
+    ) -> None:
         """
         :param transport: of the connection, which is open.
+        :param idle_timeout_s: seconds for which the connection stays open without a request.
         :param has_hsts: true to tell browsers to use only TLS from now on (RFC 6797).
         :param on_written: called when the last byte of a response was handed over after `write_rest`
             returned.
         """
         self._transport = transport
-        self._starts = _STARTS_WITH_HSTS if has_hsts else _STARTS
+        self._starts = _starts(idle_timeout_s, has_hsts=has_hsts)
         self._on_written = on_written
         self._parts: Iterator[bytes] | None = None
         self._body: bytes | tuple[bytes, ...] = b""
