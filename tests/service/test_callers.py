@@ -13,7 +13,6 @@ import pytest
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
 from twisted.internet.testing import MemoryReactorClock
 
-from sampleapp.access import Caller
 from sampleapp.errors import StartUpError
 from sampleapp.service.assembly import build
 from sampleapp.service.config import Config
@@ -145,19 +144,17 @@ def test_the_file_is_read_beside_the_requests_and_counts_when_it_is_read(with_fi
     assert (with_file.status(), outcome) == (403, [True])
 
 
-def test_no_collection_of_garbage_looks_at_the_callers_that_were_read(with_file):
-    callers = [caller(f"c{number}", "metrics = true") for number in range(1000)]
+def test_a_collection_of_garbage_looks_at_two_objects_for_each_right_to_topics(with_file):
+    callers = [caller(f"c{number}", 'publish = ["a"]\nconsume = ["b"]') for number in range(1000)]
     with_file.path.write_text("\n".join([caller("t", "metrics = true"), *callers]))
     outcome = with_file.reload()
-    was_frozen = gc.get_freeze_count()
-    try:
-        with_file.read_one()
-        assert outcome == [True]
-        # The garbage collector stops all threads, and would take 0.1 s for ten thousand callers.
-        assert not any(type(each) is Caller and each.name == "c7" for each in gc.get_objects())
-        assert gc.get_freeze_count() > was_frozen
-    finally:
-        gc.unfreeze()
+    gc.collect()
+    before = len(gc.get_objects())
+    with_file.read_one()
+    assert outcome == [True]
+    gc.collect()
+    # A collection stops all threads: with nine objects for each of ten thousand callers, for 30 ms more.
+    assert len(gc.get_objects()) - before < 4 * 1000 + 500
 
 
 class Cycle:
@@ -167,24 +164,15 @@ class Cycle:
         self.itself = self
 
 
-@pytest.mark.parametrize("generation", [0, 1, 2])
-def test_garbage_that_there_is_before_the_callers_are_read_does_not_stay_for_good(with_file, generation):
-    with_file.reload()
-    thresholds = gc.get_threshold()
-    # So that only the service collects.
-    gc.set_threshold(10**6)
-    try:
-        cycle = Cycle()
-        for older in range(generation):
-            gc.collect(older)
-        garbage = ref(cycle)
-        del cycle
-        assert garbage() is not None
-        with_file.read_one()
-        assert garbage() is None
-    finally:
-        gc.set_threshold(*thresholds)
-        gc.unfreeze()
+def test_what_exists_while_callers_are_read_is_freed_when_it_becomes_garbage(with_file):
+    outcome = with_file.reload()
+    cycle = Cycle()
+    with_file.read_one()
+    assert outcome == [True]
+    garbage = ref(cycle)
+    del cycle
+    gc.collect()
+    assert garbage() is None
 
 
 def test_a_change_while_the_file_is_read_is_what_counts_in_the_end(with_file):

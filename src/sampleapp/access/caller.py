@@ -89,6 +89,10 @@ class TopicPatterns:
         return f"TopicPatterns({list(self._texts)!r})"
 
 
+NO_TOPICS: Final = TopicPatterns()
+"""The patterns of a right that is not granted: one object for all callers."""
+
+
 def _fits(parts: tuple[str, ...], topic: str) -> bool:
     """
     Return whether a topic consists of these parts with any text between them.
@@ -147,15 +151,15 @@ def is_legal_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
-class Caller(Struct, frozen=True, kw_only=True):
-    """One caller. Rights that are not granted are rejected."""
+class Caller(Struct, frozen=True, kw_only=True, gc=False):
+    """One caller. Rights that are not granted are rejected. It is in no cycle."""
 
     name: str
-    publish: TopicPatterns = TopicPatterns()
+    publish: TopicPatterns = NO_TOPICS
     """The topics that it may publish to."""
-    consume: TopicPatterns = TopicPatterns()
+    consume: TopicPatterns = NO_TOPICS
     """The topics whose records it may read."""
-    work: TopicPatterns = TopicPatterns()
+    work: TopicPatterns = NO_TOPICS
     """The groups in which it may work, as ``TOPIC/GROUP``."""
     read: bool = False
     """True if it may read the readings."""

@@ -36,6 +36,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from sampleapp.access.caller import (
+    NO_TOPICS,
     PREFIX,
     Caller,
     TopicPatterns,
@@ -276,4 +277,4 @@ def _patterns(
     for index, text in enumerate(texts):
         if not is_legal(text):
             raise Mistake((*path, index), mistake)
-    return TopicPatterns(texts)
+    return TopicPatterns(texts) if texts else NO_TOPICS

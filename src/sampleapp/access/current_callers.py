@@ -177,13 +177,10 @@ class CurrentCallers:
     def _load_many(self) -> tuple[_Content, list[object]]:
         """Load the content in a thread; return also the parts of the previous one, to be freed gradually."""
         # For ten thousand callers, the parser makes a million objects. The garbage collector would run again
-        # and again, and stop all threads for up to a tenth of a second. So it is disabled during the parsing,
-        # and then ignores all objects that exist: callers are not in a cycle. Garbage would stay for good, so
-        # it is collected first, which takes a few milliseconds: what exists since the start, or since the
-        # previous reading, is ignored already.
+        # and again, and stop all threads for up to a tenth of a second. So it is disabled during the parsing.
+        # To freeze the result is no way: what is frozen while requests are served, and is in a cycle when
+        # they end, would never be freed. Instead, callers have few objects that the collector traverses.
         was_enabled = gc.isenabled()
-        if was_enabled:
-            gc.collect()
         gc.disable()
         # The reactor would wait for this interval each time that it has called the system.
         switch_interval_s = sys.getswitchinterval()
@@ -196,7 +193,6 @@ class CurrentCallers:
         finally:
             sys.setswitchinterval(switch_interval_s)
             if was_enabled:
-                gc.freeze()
                 gc.enable()
 
     def _verifiers(self, content: _Content) -> list[TokenVerifier]:

@@ -33,7 +33,7 @@ class Backoff(Struct, frozen=True, kw_only=True):
         return min(self.first_s * 2.0 ** min(failures - 1, _MAX_EXPONENT), self.max_s)
 
 
-class Rate(Struct, frozen=True):
+class Rate(Struct, frozen=True, gc=False):
     """An average rate and a burst."""
 
     per_second: float
