@@ -309,7 +309,7 @@ def test_who_falls_behind_gets_all_readings_again(service):
     client = Client(service)
     service.turn()
     client.stop_reading()
-    for turn in range(50):
+    for turn in range(90):
         for n in range(600):
             InMemoryService.read(service, b"k%d" % n, b"%d" % (turn * 1000 + n))
         service.turn(5)

@@ -148,13 +148,15 @@ _READINGS: Final = "readings"
 _READING: Final = "reading"
 _REMOVED: Final = "removed"
 
-_LEAST_LOG: Final = 1024 * 1024
+_LEAST_LOG: Final = 2 * 1024 * 1024
 _MOST_LOG: Final = 4 * 1024 * 1024
 """
-Limits for the bytes of events that are kept for streams that are behind.
+Limits for the memory of the events that are kept for streams that are behind, in bytes.
 
 Between them, it is the length of the whole collection: more would be worse than beginning again.
 """
+_LOG_ENTRY_BYTES: Final = 300
+"""The memory of an event in the log beside its bytes: its objects, and the tag after it."""
 _WRITTEN_AT_ONCE: Final = 64 * 1024
 """Bytes for one client in one turn of the reactor, so that a large collection delays nobody else."""
 _KEPT_WHOLE: Final = 1024 * 1024
@@ -372,7 +374,7 @@ class ChangeStream(EventStream):
 
 
 class _EventLog:
-    """The latest events, up to a limit of bytes. Each has an index, a number that grows by one."""
+    """The latest events, up to a limit of memory. Each has an index, a number that grows by one."""
 
     def __init__(self) -> None:
         self._events: deque[tuple[Event, int, str]] = deque()
@@ -393,7 +395,7 @@ class _EventLog:
     def append(self, event: Event, count: int, tag: str) -> None:
         """Add an event, and drop the oldest ones over the limit."""
         self._events.append((event, count, tag))
-        self._bytes += len(event)
+        self._bytes += len(event) + _LOG_ENTRY_BYTES
         while self._bytes > self.limit and len(self._events) > 1:
             self._drop()
 
@@ -405,7 +407,7 @@ class _EventLog:
 
     def _drop(self) -> None:
         event, _, _ = self._events.popleft()
-        self._bytes -= len(event)
+        self._bytes -= len(event) + _LOG_ENTRY_BYTES
         self.start += 1
 
 
