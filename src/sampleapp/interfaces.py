@@ -224,8 +224,9 @@ class IBroker(Interface):
         """
         Find the topics that cannot be published to.
 
-        A broker that creates topics by itself may create topics that do not exist. Known topics are not
-        looked up again, so this is cheap for topics that are in use.
+        A broker that creates topics by itself may create topics that do not exist. A single topic that is
+        known is not looked up again, so this is cheap for a topic that is in use: if it was deleted, none of
+        its records is published. Several topics are looked up, unless they were a moment ago.
 
         :param create: true if a broker that creates topics by itself may do so now. If false, a topic that
             publishing would create counts as one that can be published to, and the broker has

@@ -391,29 +391,46 @@ def test_a_single_record_goes_to_the_partition_that_it_names():
 @pytest.mark.parametrize("partition", [3, -1])
 def test_a_partition_that_the_topic_does_not_have_is_unknown(is_known, partition):
     world = warm(partitions=3) if is_known else ProducerSetup(partitions=3)
-    [failure] = told_in(world, record("t", b"x", partition=partition))
+    results = told(world.producer.publish(record("t", b"x", partition=partition)))
+    world.advance(0.9)
+    # Brokers learn of a new partition one after another.
+    assert results == []
+    world.advance(0.6)
+    [failure] = results
     assert type(failure.value) is UnknownPartition
     assert f"no partition {partition}: it has 3" in str(failure.value)
     assert world.producer.buffered_bytes == 0
 
 
 @pytest.mark.parametrize("many", [True, False])
-def test_partitions_that_a_topic_has_got_are_known_soon_after_one_was_asked_for(many):
+@pytest.mark.parametrize("known_after_s", [0, 0.5])
+def test_the_first_record_for_a_partition_that_was_added_is_published(many, known_after_s):
     world = warm(partitions=1)
+    loads = len(world.cluster.loads)
+    one = record("t", b"x", partition=1)
+    results = told(world.producer.publish_many([one]) if many else world.producer.publish(one))
+    world.advance(known_after_s)
     world.cluster.add_partitions(1)
-
-    def publish():
-        one = record("t", b"x", partition=1)
-        results = told(world.producer.publish_many([one]) if many else world.producer.publish(one))
-        world.advance(0.3)
-        return results[0][0] if many else results[0]
-
-    first = publish()
-    assert type(first if many else first.value) is UnknownPartition
-    assert publish().partition == 1
+    world.advance(0.3)
+    assert (results[0][0] if many else results[0]).partition == 1
+    assert len(world.cluster.loads) - loads <= 2 + known_after_s / 0.15
+    publish_now(world, b"more")
     world.producer.drain()
     world.producer.stop()
     assert world.clock.getDelayedCalls() == []
+
+
+def test_records_for_partitions_that_a_topic_has_do_not_wait_for_one_that_it_has_not():
+    world = warm(partitions=2)
+    records = [record("t", b"%d" % n, partition=n % 3) for n in range(6)]
+    outcomes = told(world.producer.publish_many(records))
+    world.advance(0.3)
+    assert [[each for each in log if each != b"first"] for log in world.cluster.values()] == [
+        [b"0", b"3"],
+        [b"1", b"4"],
+    ]
+    world.advance(1.2)
+    assert [type(each) for each in outcomes[0]] == [RecordMetadata, RecordMetadata, UnknownPartition] * 2
 
 
 def told_in(world, one):

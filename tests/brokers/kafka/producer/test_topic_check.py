@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from twisted.internet.defer import CancelledError
 
 from sampleapp.brokers.kafka.error_code import ErrorCode
@@ -36,7 +38,7 @@ def remembered(world):
     return set(world.producer._accumulator.topics)  # noqa: SLF001 -- for this
 
 
-def test_of_topics_that_are_known_nobody_is_asked():
+def test_of_a_topic_that_is_known_nobody_is_asked():
     world = warm()
     loads = len(world.cluster.loads)
     assert check(world, "t") == [{}]
@@ -74,8 +76,69 @@ def test_what_keeps_topics_from_being_published_to_is_told_as_publishing_would_a
         "wrong": IllegalTopic,
         "no name": IllegalTopic,
     }
-    assert set(world.cluster.loads[loads][1]) == {"absent", "secret", "wrong", "absent-too"}
+    assert set(world.cluster.loads[loads][1]) == {"t", "absent", "secret", "wrong", "absent-too"}
     assert remembered(world) == {"t"}
+
+
+TOPICS = [f"topic-{number}" for number in range(4)]
+
+
+@given(
+    checked=st.sets(st.sampled_from(TOPICS), min_size=2),
+    deleted=st.sets(st.sampled_from(TOPICS)),
+    ago_s=st.sampled_from([0.03, 0.5, 9]),
+)
+def test_of_several_topics_those_that_were_deleted_a_moment_ago_are_told(checked, deleted, ago_s):
+    world = ProducerSetup()
+    for topic in TOPICS:
+        world.cluster.add_partitions(1, topic=topic)
+        publish_now(world, b"first", topic=topic)
+    world.advance(ago_s, step_s=0.03)
+    for topic in deleted:
+        world.cluster.topics[topic] = {}
+    results = check(world, *checked)
+    world.advance(1.5)
+    assert kinds(results) == dict.fromkeys(checked & deleted, UnknownTopic)
+    # Those that exist can be published to as before.
+    for topic in checked - deleted:
+        publish_now(world, b"second", topic=topic)
+    world.producer.drain()
+    world.producer.stop()
+    assert world.clock.getDelayedCalls() == []
+
+
+def test_several_topics_are_loaded_again_but_not_by_each_of_many_checks():
+    world = warm()
+    world.cluster.add_partitions(1, topic="other")
+    publish_now(world, b"first", topic="other")
+    loads = len(world.cluster.loads)
+    checks = 0
+    for _ in range(200):
+        results = [check(world, "t", "other") for _ in range(10)]
+        world.advance(0.03, step_s=0.001)
+        assert results == [[{}]] * 10
+        checks += 10
+    assert len(world.cluster.loads) - loads <= checks / 10
+
+
+def test_a_deleted_topic_that_may_be_made_again_is_made_by_checking_several():
+    world = warm(auto_create=True)
+    publish_now(world, b"first", topic="other")
+    world.cluster.topics["other"] = {}
+    results = check(world, "t", "other")
+    world.advance(1.5)
+    assert results == [{}]
+    assert world.cluster.topics["other"]
+
+
+def test_several_topics_cannot_be_published_to_while_no_broker_answers():
+    world = warm()
+    world.cluster.add_partitions(1, topic="other")
+    publish_now(world, b"first", topic="other")
+    world.cluster.cut_off(reason())
+    results = check(world, "t", "other")
+    world.advance(TIMEOUT_S + 0.5)
+    assert kinds(results) == {"t": BrokerUnavailable, "other": BrokerUnavailable}
 
 
 def test_publishing_and_checking_wait_for_the_same_answer():

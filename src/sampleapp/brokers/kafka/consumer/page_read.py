@@ -34,6 +34,8 @@ _METADATA_AGE_S: Final = 5.0
 """Partitions that were added, and a topic that was made again, are noticed after this time at most."""
 _RESOLVING_METADATA_AGE_S: Final = 0.5
 """ListOffsets names topics, so a start is resolved in the topic of this moment, whatever its id."""
+_ADDED_S: Final = (0.0, 0.1)
+"""The delays, in seconds, before a topic is loaded again for a partition that it does not seem to have."""
 _DEADLINE_S: Final = 5.0
 """After this time, in seconds, a read returns what it has, or fails if it has nothing."""
 _UNREADABLE_AFTER_S: Final = 1.5
@@ -113,14 +115,18 @@ class PageRead:
         view = await self._topics.get(topic, max_age_s=_METADATA_AGE_S)
         if self._resolves_starts(view):
             view = await self._topics.get(topic, max_age_s=_RESOLVING_METADATA_AGE_S)
-        if not starts.keys() <= view.leaders.keys():
+        for delay_s in _ADDED_S:
+            if starts.keys() <= view.leaders.keys():
+                return view
             # They may have been added since, or not be known to the broker that was asked.
+            if delay_s:
+                await deferLater(self._clock, delay_s)
             view = await self._topics.get(topic, max_age_s=0)
-            missing = min(starts.keys() - view.leaders.keys(), default=None)
-            if missing is not None:
-                raise UnknownPartition(
-                    f"The topic has no partition {missing}, only {len(view.leaders)}, numbered from 0."
-                )
+        missing = min(starts.keys() - view.leaders.keys(), default=None)
+        if missing is not None:
+            raise UnknownPartition(
+                f"The topic has no partition {missing}, only {len(view.leaders)}, numbered from 0."
+            )
         return view
 
     def _resolves_starts(self, view: TopicView) -> bool:

@@ -8,6 +8,7 @@ records published together (`reserve`, `enqueue`), for topics whose partitions c
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from itertools import groupby, islice
@@ -45,10 +46,18 @@ from sampleapp.errors import (
     PublishError,
     PublishTimedOut,
     RecordTooLarge,
-    UnknownPartition,
 )
 from sampleapp.measures import Waiting
 from sampleapp.model import Record, RecordMetadata, is_legal_topic
+
+_FRESH_S: Final = 0.02
+"""
+The age of metadata, in seconds, up to which several topics need not be loaded again before a batch.
+
+It bounds the requests of many batches; to delete a topic takes longer.
+"""
+_MISPLACED_S: Final = 1.0
+"""The time for which a partition that is not known is asked for: brokers learn of it one after another."""
 
 _response_of: Final = attrgetter("response")
 
@@ -90,11 +99,9 @@ class Accumulator:
         self.topics: dict[str, Topic] = {}
         """By name. Only the accumulator changes it."""
         self.unknown: dict[str, Topic] = {}
-        """Topics with records or checks that wait until the partitions are known."""
-        self.stale_topics: set[str] = set()
-        """Topics of which a caller named a partition that is not known. The sender removes them."""
+        """Topics with records or checks that wait until the partitions are loaded."""
         self.has_work = False
-        """``True`` if the sender has something to do: a queue is ready, or a topic is unknown or stale."""
+        """``True`` if the sender has something to do: a queue is ready, or a topic is unknown."""
         self.has_new_topic = False
         """``True`` after a topic was added to `unknown`. The sender resets it."""
 
@@ -146,8 +153,6 @@ class Accumulator:
             self.forget_unused(topic.name)
             return fail(illegal_header())
         queue = topic.queue_for(record, generation=self._drains, now_s=now_s) if topic.queues else None
-        if queue is None and topic.queues and record.partition is not None:
-            return fail(self.unknown_partition_error(topic, record.partition))
         # Every record has a size above 0, so 0 bytes are used exactly when no record is held.
         held = topic.held if queue is None else queue.held + queue.reserved
         if held + size > self._limit_bytes - self._used:
@@ -173,19 +178,18 @@ class Accumulator:
             topic = self.topics[name] = Topic(name, batch_bytes=self._batch_bytes)
         return topic
 
-    def unknown_partition_error(self, topic: Topic, partition: int) -> UnknownPartition:
-        """Return the error for a partition that is not known, and have the topic's metadata loaded again."""
-        # Partitions may have been added since.
-        self.stale_topics.add(topic.name)
-        self.has_work = True
-        return unknown_partition(partition, len(topic.queues))
+    def to_check(self, names: Collection[str]) -> list[str]:
+        """
+        Return the topics that `check` must look up. The others count as used now.
 
-    def without_partitions(self, names: Iterable[str]) -> list[str]:
-        """Return the topics whose partitions are not known. The others count as used now."""
+        One topic that was known is not looked up: if it was deleted, none of its records is published. Of
+        several, the records of the others would be, so all of them must have existed just now.
+        """
         now_s, unknown = self._clock.seconds(), []
+        loaded_since_s = now_s - _FRESH_S if len(names) > 1 else -math.inf
         for name in names:
             topic = self.topics.get(name)
-            if topic is None or not topic.queues:
+            if topic is None or not topic.queues or topic.loaded_s < loaded_since_s:
                 unknown.append(name)
             else:
                 topic.used_s = now_s
@@ -193,9 +197,9 @@ class Accumulator:
 
     def check(self, names: Iterable[str]) -> Deferred[dict[str, PublishError]]:
         """
-        Check which topics cannot be published to.
+        Check which topics cannot be published to, after loading them.
 
-        :return: fires with their errors, when for each topic the partitions are known or loading them failed.
+        :return: fires with their errors, when for each topic the partitions are loaded, or loading failed.
         """
         now_s = self._clock.seconds()
         check = TopicCheck(deadline_s=now_s + self.delivery_timeout_s)
@@ -205,10 +209,9 @@ class Accumulator:
                 check.add_error(name, illegal_topic())
                 continue
             topic.used_s = now_s
-            if not topic.queues:
-                check.expect()
-                topic.checks.append(check)
-                self._need_partitions(topic)
+            check.expect()
+            topic.checks.append(check)
+            self._need_partitions(topic)
         check.begin()
         return check.done
 
@@ -348,8 +351,13 @@ class Accumulator:
         distributed = topic.distribute(records, generation=self._drains, now_s=self._clock.seconds())
         for queue in distributed.ready:
             self.mark_ready(queue)
+        now_s = self._clock.seconds()
         for pending in distributed.misplaced:
-            self.fail([pending], unknown_partition(pending.record.partition, len(topic.queues)))
+            if pending.deadline_s - self.delivery_timeout_s + _MISPLACED_S <= now_s:
+                self.fail([pending], unknown_partition(pending.record.partition, len(topic.queues)))
+            else:
+                # The partition may have been added since.
+                self._wait_for_partitions(topic, pending)
 
     def _wait_for_partitions(self, topic: Topic, pending: Pending) -> None:
         topic.waiting.append(pending)
@@ -382,15 +390,17 @@ class Accumulator:
         """
         Set the number of partitions of a topic, and distribute the records that waited for it.
 
+        Records for a partition that it does not have go on waiting, up to `_MISPLACED_S` in all.
+
         :param count: at least the number of its queues.
         """
         topic.add_partitions(count)
         if not topic.queues or not (topic.waiting or topic.checks):
             return
         waiting, topic.waiting, topic.held = topic.waiting, deque(), 0
-        checks = self.take_checks(topic)
-        self.unknown.pop(topic.name, None)
+        checks, topic.checks = topic.checks, []
         self._distribute(topic, waiting)
+        self._remove_if_not_needed(topic)
         for check in checks:
             check.set_result(topic.name, None)
 

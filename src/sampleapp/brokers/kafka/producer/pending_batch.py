@@ -221,9 +221,8 @@ class PendingBatch:
                     # Of one partition, records with and without a key keep their order.
                     partition = (hashed or 0) % count
             elif not 0 <= partition < count:
-                error = self._accumulator.unknown_partition_error(batches.topic, partition)
-                outcomes.put((index,), (error,))
-                continue
+                # It may have been added since: the metadata is loaded again.
+                partition = None
             batch = batches.by_partition.get(partition)
             if batch is None:
                 batch = batches.by_partition[partition] = self._new_batch(batches.topic, partition)

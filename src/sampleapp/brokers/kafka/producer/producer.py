@@ -194,7 +194,7 @@ class Producer:
 
     def check_topics(self, topics: Collection[str]) -> Deferred[Mapping[str, PublishError]]:
         """See `sampleapp.interfaces.IBroker.check_topics`."""
-        unknown = list(topics) if self._stopping else self._accumulator.without_partitions(topics)
+        unknown = list(topics) if self._stopping else self._accumulator.to_check(topics)
         return Deferred.fromCoroutine(self._check_topics(unknown)) if unknown else succeed({})
 
     async def _check_topics(self, names: Sequence[str]) -> Mapping[str, PublishError]:

@@ -159,8 +159,6 @@ class Sender:
         self.is_awake = False
         self._slice_ends_s = self._clock.seconds() + _SLICE_S
         self._responses.for_each(self._accumulator.drain(), self._assign)
-        while self._accumulator.stale_topics:
-            self._metadata.invalidate(self._accumulator.stale_topics.pop())
         if self._accumulator.has_new_topic:
             self._accumulator.has_new_topic = False
             self._metadata.load_now()

@@ -79,6 +79,7 @@ class Topic:
         "checks",
         "held",
         "is_idempotent",
+        "loaded_s",
         "name",
         "queues",
         "used_s",
@@ -92,7 +93,7 @@ class Topic:
         self.queues: list[PartitionQueue] = []
         """The queue of each partition, by its number. Empty while the partitions are not known."""
         self.waiting: deque[Pending] = deque()
-        """Records published before the partitions are known."""
+        """Records published before their partition is known."""
         self.held = 0
         """The bytes of the records in `waiting`."""
         self.checks: list[TopicCheck] = []
@@ -104,6 +105,8 @@ class Topic:
         self._sticky_generation = -1
         self.used_s = 0.0
         """When a record was last published to it, or it was last checked, by the reactor's clock."""
+        self.loaded_s = 0.0
+        """When its metadata was last asked for, if it existed then, by the reactor's clock."""
 
     def is_empty(self) -> bool:
         """Return ``True`` if no record waits or is in flight, and no check waits."""

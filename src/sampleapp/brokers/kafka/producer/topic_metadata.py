@@ -130,6 +130,7 @@ class TopicMetadata:
         new = list(self._accumulator.unknown)
         stale = sorted(self._stale.difference(new))
         self._stale.clear()
+        asked_s = self._clock.seconds()
         loads: list[tuple[Sequence[str], Deferred[None]]] = []
         if new:
             loads.append((new, self._request(new, auto_create=self._auto_create)))
@@ -150,14 +151,14 @@ class TopicMetadata:
             self._reason = None
             for name in names:
                 try:
-                    self._apply(name)
+                    self._apply(name, asked_s=asked_s)
                 except Exception:  # noqa: BLE001 -- any fault; the other topics are not affected
                     self._log.failure("Updating the partitions of {topic} failed", topic=name)
 
     def _request(self, names: Sequence[str], *, auto_create: bool = False) -> Deferred[None]:
         return maybeDeferred(self._client.load_metadata, names, auto_create=auto_create)
 
-    def _apply(self, name: str) -> None:
+    def _apply(self, name: str, *, asked_s: float) -> None:
         count = len(self._client.partitions_of(name))
         error = self._client.topic_error(name)
         topic = self._accumulator.topics.get(name)
@@ -169,6 +170,7 @@ class TopicMetadata:
             self._client.forget_topic(name)
         if count:
             self._missing_since_s.pop(name, None)
+            topic.loaded_s = asked_s
             self._set_partitions(topic, count)
         elif error in (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.INVALID_TOPIC_EXCEPTION):
             self._fail(topic, self._rejection(name, error))
