@@ -71,6 +71,22 @@ def test_a_topic_of_short_retention_takes_no_keys_and_one_that_keeps_records_kno
     assert len(read_all(one_node.bootstrap, long_enough)) == KEYS
 
 
+def test_after_a_retention_was_lowered_and_a_broker_has_restarted_no_repeat_is_a_new_record(
+    one_node, start_service
+):
+    topic = one_node.admin.create(new_topic("lowered"), retention_ms=-1)
+    services = [start_service(one_node, service_options=["--idempotent-topic", "*"]) for _ in range(2)]
+    for number in range(KEYS):
+        assert post(services[number % 2], topic, f"{number}")[:2] == (HTTPStatus.OK, None)
+    one_node.admin.configure(topic, retention_ms=3000)
+    restart(one_node)
+    for service in services:
+        wait_until_ready(service)
+        for number in range(KEYS):
+            status, _, problem = post(service, topic, f"{number}")
+            assert (status, problem["type"]) == (422, "urn:sampleapp:problem:idempotency-not-enabled")
+
+
 @pytest_twisted.ensureDeferred
 async def test_a_retention_that_is_raised_is_noticed(one_node):
     topic = await in_thread(one_node.admin.create, new_topic("raised"), retention_ms=3000)

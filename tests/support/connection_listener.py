@@ -11,6 +11,8 @@ class Connections:
     def __init__(self) -> None:
         self.told: list[tuple[str, str, int]] = []
         self.reasons: list[FailureReason] = []
+        self.changes = 0
+        """How often it was told that leaders have changed."""
 
     def connected(self, host: str, port: int) -> None:
         self.told.append(("connected", host, port))
@@ -24,6 +26,9 @@ class Connections:
 
     def lost(self, host: str, port: int) -> None:
         self.told.append(("lost", host, port))
+
+    def leaders_changed(self) -> None:
+        self.changes += 1
 
     def kinds(self) -> list[str]:
         return [kind for kind, _, _ in self.told]

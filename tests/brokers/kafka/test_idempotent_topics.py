@@ -13,7 +13,7 @@ from sampleapp.brokers import IdempotencySettings
 from sampleapp.brokers.kafka import config
 from sampleapp.brokers.kafka.broker import KafkaBroker
 from sampleapp.brokers.kafka.error_code import ErrorCode
-from sampleapp.brokers.kafka.idempotent_topics import CHECK_AGAIN_S
+from sampleapp.brokers.kafka.idempotent_topics import MOST_AGE_S, REFRESH_S
 from sampleapp.brokers.kafka.protocol import (
     OF_BROKER,
     OF_TOPIC,
@@ -56,8 +56,10 @@ class World:
 
         class Simulated(KafkaBroker):
             def _new_client(self):
+                world.listener = self._cluster_health
                 return SimulatedClient(cluster)
 
+        world = self
         query = "&".join(f"{name}={value}" for name, value in options.items())
         self.broker = Simulated(
             config.parse(f"kafka://127.0.0.1:1?delivery_timeout={DELIVERY_S}&{query}".rstrip("&")),
@@ -168,8 +170,8 @@ def test_requests_share_a_question_and_those_without_a_key_ask_nothing(world):
     assert [type(outcome) for each in found for outcome in each] == [RecordMetadata] * 20
     # The first one asks; those that come in the meantime share the next question.
     assert len(world.asked()) == 2
-    world.cluster.run(CHECK_AGAIN_S / 2)
-    world.publish("later")
+    world.cluster.run(REFRESH_S - 1.5)
+    world.publish("later", within_s=0.1)
     assert len(world.asked()) == 2
 
 
@@ -184,22 +186,79 @@ def test_a_record_whose_caller_stops_waiting_while_its_topic_is_asked_about_is_p
     assert type(world.publish("k")) is ReplayedRecord
 
 
-def test_a_topic_is_asked_about_again_now_and_then_and_no_request_waits_for_it(world):
+def test_while_records_come_their_topic_is_asked_about_every_few_seconds_and_none_waits_for_it(world):
     world.publish("first")
-    world.configure(retention_ms=3000)
+    asked, began_s = len(world.asked()), world.cluster.clock.seconds()
+    for number in range(100):
+        assert type(world.publish(f"{number}", within_s=0.3)) is RecordMetadata
     world.fate(DescribeConfigsRequest, Fate.LATE)
-    world.cluster.run(CHECK_AGAIN_S)
-    assert type(world.publish("again", within_s=0.1)) is RecordMetadata
-    world.cluster.run(CHECK_AGAIN_S + 10)
+    for number in range(6):
+        assert type(world.publish(f"late {number}", within_s=0.1)) is RecordMetadata
+    passed_s = world.cluster.clock.seconds() - began_s
+    assert passed_s / MOST_AGE_S <= len(world.asked()) - asked <= passed_s / REFRESH_S + 1
+    # Nothing is asked while no record comes.
     world.fate(DescribeConfigsRequest, Fate.ANSWERED)
-    # This one makes the service ask.
-    assert type(world.publish("once more")) is RecordMetadata
-    count = world.stored()
-    assert type(world.publish("refused")) is IdempotencyNotEnabled
-    assert world.stored() == count
+    world.cluster.run(10)
+    asked = len(world.asked())
+    world.cluster.run(300)
+    assert len(world.asked()) == asked
+
+
+@examples(40)
+@given(pauses_s=st.lists(st.floats(0.05, 40), min_size=1, max_size=30))
+def test_no_record_is_judged_by_a_configuration_that_is_older_than_a_few_seconds(pauses_s):
+    world = World()
+    changed_s, accepted_s = None, []
+    for number, pause_s in enumerate(pauses_s):
+        if number == len(pauses_s) // 2:
+            world.configure(retention_ms=3000)
+            changed_s = world.cluster.clock.seconds()
+        began_s = world.cluster.clock.seconds()
+        if type(world.publish(f"{number}", within_s=pause_s)) is RecordMetadata:
+            accepted_s.append(began_s)
+    assert max(accepted_s, default=0) < changed_s + MOST_AGE_S
+    world.stop()
+
+
+@pytest.mark.parametrize("event", ["lost", "leaders_changed"])
+@pytest.mark.parametrize("is_under_way", [True, False])
+def test_after_a_change_of_the_cluster_a_topic_is_asked_about_before_its_next_record(
+    world, event, is_under_way
+):
+    world.publish("first")
+    stored = world.stored()
+    if is_under_way:
+        # An answer to a question from before the change does not count.
+        world.cluster.run(MOST_AGE_S)
+        world.begin("before")
+    getattr(world.listener, event)(*(("kafka1", 9092) if event == "lost" else ()))
+    world.configure(retention_ms=3000)
+    assert type(world.publish("again")) is IdempotencyNotEnabled
+    assert world.stored() - stored <= is_under_way
+
+
+def test_one_request_is_about_all_topics_in_use(world):
+    topics = [f"t{number}" for number in range(20)]
+    for topic in topics:
+        world.cluster.add_partitions(1, topic=topic)
+        world.configure(topic)
+        world.publish(topic=topic, within_s=0.1)
+    asked, began_s = len(world.asked()), world.cluster.clock.seconds()
+    for number in range(200):
+        assert type(world.publish(f"{number}", topics[number % 20], within_s=0.1)) is RecordMetadata
+    assert len(world.asked()) - asked <= (world.cluster.clock.seconds() - began_s) / REFRESH_S + 1
+
+
+def test_a_topic_that_takes_keys_now_takes_the_next_one(world):
+    world.configure(retention_ms=3000)
+    assert type(world.publish("refused", within_s=0.1)) is IdempotencyNotEnabled
     world.configure()
-    world.cluster.run(5)
-    assert type(world.publish("refused")) is RecordMetadata
+    assert type(world.publish("refused", within_s=0.1)) is RecordMetadata
+    world.cluster.unreadable.add("t")
+    assert type(world.publish("second", within_s=0.1)) is OutcomeUnknown
+    assert type(world.publish("third", within_s=0.1)) is IdempotencyNotEnabled
+    world.cluster.unreadable.clear()
+    assert type(world.publish("third", within_s=0.1)) is RecordMetadata
 
 
 def test_a_topic_that_may_not_be_read_takes_no_keys_and_nothing_is_published(world):
@@ -248,7 +307,7 @@ def test_what_cannot_be_known_is_a_warning_once(world, resource, code, words):
     with logged(LogLevel.warn) as events:
         for number in range(4):
             assert type(world.publish(f"{number}")) is RecordMetadata
-            world.cluster.run(CHECK_AGAIN_S)
+            world.cluster.run(2 * MOST_AGE_S)
     assert len(world.asked()) > 1
     [line] = warnings(events)
     assert words in line
@@ -354,7 +413,7 @@ def test_thousands_of_topics_are_asked_about_in_requests_of_a_hundred(world):
 
 def test_a_topic_without_requests_is_forgotten(world):
     world.publish()
-    world.cluster.run(3 * CHECK_AGAIN_S)
+    world.cluster.run(900)
     world.configure("other")
     world.cluster.add_partitions(1, topic="other")
     world.publish(topic="other")

@@ -111,9 +111,6 @@ class KafkaBroker:
         self._security: CurrentSecurity | None = None
         self._health_tracker = HealthTracker(reactor, broker="Kafka", unavailable="Kafka is unreachable")
         self._health_tracker.expect(WRITING, _NOT_STARTED, public_reason=_NOT_STARTED)
-        self._cluster_health = ClusterHealth(
-            health_tracker=self._health_tracker, interval_s=metadata_interval_s, clock=reactor
-        )
         self._interval_s = metadata_interval_s
         self._subscriptions: Subscriptions[Subscription] = Subscriptions()
         self._sent: Counter[tuple[str, int]] = Counter()
@@ -121,6 +118,12 @@ class KafkaBroker:
         self._producer: Producer | None = None
         self._idempotent_topics = IdempotentTopics(
             settings=idempotency, new_client=self._new_client, clock=reactor, now=now
+        )
+        self._cluster_health = ClusterHealth(
+            health_tracker=self._health_tracker,
+            interval_s=metadata_interval_s,
+            clock=reactor,
+            changed=self._idempotent_topics.cluster_changed,
         )
         self._replays = ReplayDetection(
             new_client=self._new_client, clock=reactor, not_readable=self._idempotent_topics.forget

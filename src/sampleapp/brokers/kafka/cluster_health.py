@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from twisted.internet.defer import Deferred
@@ -27,6 +28,10 @@ _SILENT: Final = FailureReason(
     public="Kafka does not answer.",
     lasting=False,
 )
+
+
+def _do_nothing() -> None:
+    """Ignore the event."""
 
 
 class ClusterListener(Protocol):
@@ -60,11 +65,21 @@ class ClusterHealth:
 
     _log = Logger()
 
-    def __init__(self, *, health_tracker: HealthTracker, interval_s: float, clock: IReactorTime) -> None:
+    def __init__(
+        self,
+        *,
+        health_tracker: HealthTracker,
+        interval_s: float,
+        clock: IReactorTime,
+        changed: Callable[[], None] = _do_nothing,
+    ) -> None:
         """
         :param health_tracker: this object sets its part `WRITING`, from `start` on.
         :param interval_s: the regular interval of probes, in seconds.
+        :param changed: called when a connection was lost, and a broker may have restarted; and when other
+            brokers lead partitions.
         """
+        self._changed = changed
         self._health_tracker = health_tracker
         self._interval_s = interval_s
         self._clock = clock
@@ -130,10 +145,15 @@ class ClusterHealth:
     def lost(self, host: str, port: int) -> None:  # noqa: ARG002 -- the address does not matter
         """See `ConnectionListener.lost`."""
         # While probes fail, a lost connection is the result of the last one.
+        self._changed()
         if not self._failed_probes:
             self._probe_soon()
 
     def _probe_soon(self) -> None:
+    def leaders_changed(self) -> None:
+        """See `ConnectionListener.leaders_changed`."""
+        self._changed()
+
         if self._is_probing:
             self._probe_again = True
         elif self._is_running and self._waking is None:

@@ -4,14 +4,14 @@ Admission of records with an identity: the topics that take them, their times, a
 Kafka remembers a producer id, by which it recognises a record that is sent again, until
 ``producer.id.expiration.ms`` after the record's time (KIP-854; before Kafka 3.4, until
 ``transactional.id.expiration.ms``). But a broker that starts, or a new replica, knows only the ids of records
-that are still there. So a topic whose ``retention.ms`` is less takes no identities. To compare a record that
-is sent again with the first, the service must also be allowed to read the topic.
+that are still there. So a topic whose ``retention.ms`` is less takes no identities. An operator may change
+that at any time, and then restart a broker. To compare a record that is sent again with the first, the
+service must also be allowed to read the topic.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from itertools import takewhile
 from typing import Final
 
 from msgspec import Struct
@@ -37,10 +37,14 @@ from sampleapp.concurrency.rates import Bucket, Rate
 from sampleapp.errors import IdempotencyNotEnabled, PublishError, RecordRefused, TooManyIdempotencyKeys
 from sampleapp.model import Record
 
-CHECK_AGAIN_S: Final = 300.0
-"""The time until the configuration of a topic is asked for again, in seconds."""
-_REJECTED_S: Final = 5.0
-"""The same for a topic that is rejected, or after a failed request."""
+REFRESH_S: Final = 3.0
+"""The age of an answer, in seconds, from which on the topic is asked about again in the background."""
+MOST_AGE_S: Final = 6.0
+"""The age of an answer, in seconds, from which on a record waits for a new one."""
+_PACE_S: Final = 1.0
+"""The least time between two requests about a topic if none of its records waits, in seconds."""
+_IN_USE_S: Final = 60.0
+"""A topic is asked about together with others for this time after its last record, in seconds."""
 _FORGET_S: Final = 600.0
 """A topic that no record with an identity came for is forgotten after about this time, in seconds."""
 _TIMEOUT_S: Final = 5.0
@@ -63,8 +67,12 @@ _NOT_ALLOWED: Final = (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_A
 class _Topic(Struct):
     """A topic that exists, as of the last answer."""
 
-    check_again_s: float
-    """When to ask again, in seconds of the reactor's clock."""
+    asked_s: float
+    """When the last answer was asked for, in seconds of the reactor's clock."""
+    change: int
+    """The number of changes of the cluster that were noticed before that."""
+    used_s: float
+    """When a record with an identity last came for it, in seconds of the reactor's clock."""
     config: DescribedConfig | None
     """The last answer of a broker; ``None`` before the first."""
     rejection: str | None
@@ -75,9 +83,12 @@ class IdempotentTopics:
     """
     Decides which records with an identity may be published.
 
-    A topic is asked about at its first record with an identity, and while such records come, again after
-    `CHECK_AGAIN_S`, in the background. Any broker may answer: it compares with its own
-    ``producer.id.expiration.ms``, and the keys are remembered for the least one of all brokers.
+    A topic is asked about at its first record with an identity. While such records come, all these topics are
+    asked about again after `REFRESH_S`, in one request, in the background. A record waits for an answer if
+    the last one is older than `MOST_AGE_S`, if it is from before a change of the cluster, after which a
+    broker may have forgotten identities (`cluster_changed`), and if it would be rejected. Any broker may
+    answer: it compares with its own ``producer.id.expiration.ms``, and the keys are remembered for the least
+    one of all brokers.
     """
 
     _log = Logger()
@@ -105,7 +116,11 @@ class IdempotentTopics:
             clock=clock,
         )
         self._topics: dict[str, _Topic] = {}
-        """By name, in the order of the last answers."""
+        self._changes = 0
+        """The number of changes of the cluster that were noticed."""
+        self._is_refreshing = False
+        self._refresh_after_s = 0.0
+        """The earliest time of the next request in the background, in seconds of the reactor's clock."""
         self._expiration: tuple[str, int] | None = None
         """How long brokers remember a producer id: the name of the setting, and milliseconds, if known."""
         self._limit = LogLimit(clock)
@@ -136,21 +151,23 @@ class IdempotentTopics:
 
     def are_known(self, topics: Collection[str]) -> bool:
         """
-        Return ``True`` if `rejections` is right about all topics; otherwise call `learn` first.
+        Return ``True`` if all topics take identities, or are disabled; otherwise call `learn` first.
 
-        Those that were asked about long ago are asked about again in the background.
+        If an answer is old, all topics in use are asked about again in the background.
         """
         now_s = self._clock.seconds()
-        stale = [topic for topic in topics if self._is_stale(topic, now_s)]
-        if not stale:
-            return True
-        for topic in stale:
+        if any(self._is_unsure(topic, now_s) for topic in topics):
+            return False
+        is_due = False
+        for topic in topics:
             known = self._topics.get(topic)
-            if known is None or known.rejection is not None:
-                return False
-        for topic in stale:
-            self._topics[topic].check_again_s = now_s + _REJECTED_S
-        Deferred.fromCoroutine(self._load(stale)).addErrback(self._not_loaded)
+            if known is not None:
+                known.used_s = now_s
+                is_due |= now_s - known.asked_s >= REFRESH_S
+        if is_due and not self._is_refreshing and now_s >= self._refresh_after_s:
+            self._is_refreshing = True
+            self._refresh_after_s = now_s + _PACE_S
+            Deferred.fromCoroutine(self._load(())).addErrback(self._not_loaded).addBoth(self._refreshed)
         return True
 
     def learn(self, topics: Collection[str]) -> Deferred[Sequence[str]]:
@@ -165,6 +182,14 @@ class IdempotentTopics:
     def forget(self, topic: str) -> None:
         """Ask about a topic again before its next record: the service may not read it any more."""
         self._topics.pop(topic, None)
+
+    def cluster_changed(self) -> None:
+        """
+        Ask about every topic again before its next record.
+
+        A connection was lost, and a broker may have restarted; or another replica leads a partition.
+        """
+        self._changes += 1
 
     def admit(self, records: Sequence[Record]) -> PublishError | None:
         """
@@ -204,31 +229,47 @@ class IdempotentTopics:
         """Close the connections; `learn` fails. Fires when they are closed."""
         return succeed(None) if self._client is None else self._client.close()
 
-    def _is_stale(self, topic: str, now_s: float) -> bool:
+    def _is_unsure(self, topic: str, now_s: float) -> bool:
         known = self._topics.get(topic)
         if known is None:
             return self._settings.is_enabled_for(topic)
-        return known.check_again_s <= now_s
+        return (
+            known.rejection is not None
+            or known.change != self._changes
+            or now_s - known.asked_s >= MOST_AGE_S
+        )
 
     async def _learn(self, topics: Collection[str]) -> Sequence[str]:
         now_s = self._clock.seconds()
-        stale = [topic for topic in topics if self._is_stale(topic, now_s)]
-        if stale:
+        unsure = [topic for topic in topics if self._is_unsure(topic, now_s)]
+        if unsure:
             try:
-                await self._load(stale)
+                await self._load(unsure)
             except RequestFailed as error:
                 raise unavailable(error.reason) from error
-        return [topic for topic in stale if topic not in self._topics]
+        return [topic for topic in unsure if topic not in self._topics]
 
     async def _load(self, topics: Collection[str]) -> None:
+        """Ask about topics, and about all that are in use."""
         if self._client is None:
             self._client = self._new_client()
+        now_s = self._clock.seconds()
+        in_use = [
+            name
+            for name, known in self._topics.items()
+            if known.rejection is None
+            and now_s - known.asked_s >= _PACE_S
+            and now_s - known.used_s < _IN_USE_S
+        ]
         # The brokers may have changed since the last time.
         await self._client.load_metadata(())
-        await self._loads.load(topics)
+        await self._loads.load([*topics, *in_use])
+
+    def _refreshed(self, _: object) -> None:
+        self._is_refreshing = False
 
     def _not_loaded(self, failure: Failure) -> None:
-        # The last answer counts until a broker answers again.
+        # The last answer counts until it is too old.
         if not failure.check(RequestFailed):
             self._log.failure("Asking for the configuration of topics failed", failure=failure)
 
@@ -247,6 +288,7 @@ class IdempotentTopics:
             await self._ask_about(self._client, node_id, topics[start : start + _AT_ONCE])
 
     async def _ask_about(self, client: ClusterClient, node_id: int, topics: Sequence[str]) -> None:
+        now_s, change = self._clock.seconds(), self._changes
         describing = Deferred.fromCoroutine(_describe(client, node_id, topics))
         fetch = FetchRequest(
             topics=[(topic, [(0, _BEYOND)]) for topic in topics],
@@ -260,10 +302,17 @@ class IdempotentTopics:
         configs, failure = await describing
         self._learn_expiration(configs.get((OF_BROKER, str(node_id))), failure)
         for each in fetched:
-            self._learn_topic(each, configs.get((OF_TOPIC, each.topic)), failure)
-        now_s = self._clock.seconds()
-        old = takewhile(lambda name: self._topics[name].check_again_s + _FORGET_S <= now_s, self._topics)
-        for name in list(old):
+            last = self._topics.pop(each.topic, None)
+            config = configs.get((OF_TOPIC, each.topic)) or (None if last is None else last.config)
+            if each.error != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                self._topics[each.topic] = _Topic(
+                    asked_s=now_s,
+                    change=change,
+                    used_s=now_s if last is None else last.used_s,
+                    config=config,
+                    rejection=self._rejection(each, config, failure),
+                )
+        for name in [name for name, known in self._topics.items() if now_s - known.used_s >= _FORGET_S]:
             del self._topics[name]
 
     def _learn_expiration(self, config: DescribedConfig | None, failure: str | None) -> None:
@@ -279,13 +328,8 @@ class IdempotentTopics:
             + _why(config, failure, "the right DescribeConfigs on the cluster"),
         )
 
-    def _learn_topic(self, fetched: Fetched, config: DescribedConfig | None, failure: str | None) -> None:
+    def _rejection(self, fetched: Fetched, config: DescribedConfig | None, failure: str | None) -> str | None:
         topic = fetched.topic
-        last = self._topics.pop(topic, None)
-        if fetched.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            return
-        if config is None and last is not None:
-            config = last.config
         if fetched.error == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
             rejection: str | None = (
                 f"The topic {topic} takes no idempotency keys: this service is not allowed to read it, and "
@@ -295,8 +339,7 @@ class IdempotentTopics:
             rejection = self._examine(topic, config, failure)
         if rejection is not None:
             self._warn(topic, rejection)
-        delay_s = CHECK_AGAIN_S if rejection is None else _REJECTED_S
-        self._topics[topic] = _Topic(self._clock.seconds() + delay_s, config, rejection)
+        return rejection
 
     def _examine(self, topic: str, config: DescribedConfig | None, failure: str | None) -> str | None:
         """Return the reason for which records of a topic can be deleted too soon; warn if it is possible."""

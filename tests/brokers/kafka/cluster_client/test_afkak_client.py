@@ -93,6 +93,17 @@ async def test_metadata_says_who_leads_what(mock):
 
 
 @pytest_twisted.ensureDeferred
+async def test_the_listener_is_told_when_another_broker_leads_a_partition(mock):
+    connections = Connections()
+    async with client_of(mock.bootstrap, listener=connections) as client:
+        for changes in range(3):
+            for _ in range(2):
+                await within(client.load_metadata(["t"]))
+                assert connections.changes == changes
+            mock.set_leader("t", 0, 1 + changes)
+
+
+@pytest_twisted.ensureDeferred
 async def test_metadata_says_which_topic_of_a_name_it_is(mock):
     mock.create_topic("u", partitions=1)
     async with client_of(mock.bootstrap) as client:

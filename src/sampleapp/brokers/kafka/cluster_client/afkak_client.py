@@ -80,7 +80,7 @@ class AfkakClient(KafkaClient):  # type: ignore[misc] # afkak has no types
         :param endpoint_factory: makes an endpoint of ``(reactor, host, port)`` whose protocols have
             ``api_versions``; see `sampleapp.brokers.kafka.connections.endpoints`.
         :param reactor: provides `IReactorTime` and the interfaces that the endpoints need.
-        :param listener: gets the events of the connections.
+        :param listener: gets the events of the connections and of the cluster.
         :param sent: counts the requests that are sent, by the name of the API and the node id of the broker,
             which is negative for a bootstrap address. Several clients may share it.
         """
@@ -265,15 +265,18 @@ class AfkakClient(KafkaClient):  # type: ignore[misc] # afkak has no types
                 # With requests in flight, it is closed after a later response.
                 if node_id in self.clients and not self.clients[node_id].requests:
                     self._close_brokerclients([self.clients.pop(node_id)])
+        have_changed = False
         for topic in metadata.topics:
             if topic.topic_id is None:
                 self._topic_ids.pop(topic.topic, None)
             else:
                 self._topic_ids[topic.topic] = topic.topic_id
-            self._leader_epochs[topic.topic] = {
-                each.partition: each.leader_epoch for each in topic.partitions
-            }
+            epochs = {each.partition: each.leader_epoch for each in topic.partitions}
+            have_changed |= self._leader_epochs.get(topic.topic, epochs) != epochs
+            self._leader_epochs[topic.topic] = epochs
         self._merge_topic_metadata(brokers, _afkak_topics(metadata), fetched_all_topics=False)
+        if have_changed:
+            self._listener.leaders_changed()
         return metadata
 
 

@@ -116,7 +116,7 @@ class ClusterClient(Protocol):
 
 
 class ConnectionListener(Protocol):
-    """Gets the events of the connections of a client."""
+    """Gets the events of a client: of its connections, and of the cluster."""
 
     def connected(self, host: str, port: int) -> None:
         """Handle a connection that is ready for use."""
@@ -129,3 +129,6 @@ class ConnectionListener(Protocol):
 
     def lost(self, host: str, port: int) -> None:
         """Handle the end of a connection that was ready, by either side."""
+
+    def leaders_changed(self) -> None:
+        """Handle that new metadata of a known topic has a new leader epoch of a partition (KIP-320)."""
