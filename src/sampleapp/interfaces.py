@@ -292,8 +292,8 @@ class IBroker(Interface):
         Read a topic from its first record on, and then every record that is added, as it is added.
 
         Records of one partition arrive in the order of their offsets, each exactly once. Nothing is
-        delivered before this call has returned. Failures while reading are logged, affect `health`, and are
-        retried until reading succeeds.
+        delivered before this call has returned. Failures while reading are logged, are among the reasons of
+        `health`, which stays ready, and are retried until reading succeeds.
 
         :param topic: its name; a topic that does not exist counts as empty, and is not created.
         :param observer: is called on the reactor's thread.
@@ -304,7 +304,7 @@ class IBroker(Interface):
 
     def health() -> Health:
         """
-        Return whether a record that is published now is expected to be accepted, and if not, the reasons.
+        Return whether a record that is published now is expected to be stored, and the reasons for failures.
 
         Returns at once, from the last known state, without asking the broker.
         """

@@ -539,17 +539,17 @@ class Reading(Struct, frozen=True, gc=False):
 
 
 class Health(Struct, frozen=True, kw_only=True):
-    """The result of a readiness check: ready, or the reasons why not."""
+    """The result of a health check of a broker."""
 
     ready: bool
+    """True if a record that is published now is expected to be stored, also if topics cannot be read."""
     reasons: tuple[str, ...] = ()
-    """One sentence for each reason, for an operator; empty exactly when ready."""
+    """The reasons why records cannot be stored, or topics not be read: one sentence each, for an operator."""
     public_reasons: tuple[str, ...] = ()
     """
-    The reasons why a record that is published now would not be stored.
+    The reasons why a record that is published now would not be stored; empty exactly when ready.
 
-    One sentence each, which may be shown to any caller: without paths, addresses or secrets. Empty also if
-    records only cannot be read.
+    One sentence each, which may be shown to any caller: without paths, addresses or secrets.
     """
     warnings: tuple[str, ...] = ()
     """Problems that do not keep the broker from working now: one sentence each, without paths and secrets."""

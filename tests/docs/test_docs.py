@@ -625,7 +625,6 @@ def test_the_pages_about_kubernetes_probe_as_the_manifest_does(project):
 NOT_OURS = {
     "address already in use",
     "another twistd server is running",
-    "kafka is not ready",
     "permission denied",
     "twistd.pid",
 }
@@ -643,6 +642,24 @@ def test_the_page_about_troubleshooting_has_the_lines_of_the_log_as_the_code_has
     parts = {part.strip(" .,:()").lower() for line in lines for part in re.split("…|; ", line)}
     assert len(parts) > 50
     assert {part for part in parts if part not in texts} == NOT_OURS
+
+
+def test_the_lines_by_which_operators_judge_storing_are_about_storing_alone(project):
+    page = (project / "docs/howto/operations.rst").read_text(encoding="utf-8")
+    (row,) = re.findall(r"^Can it store records\?\n((?:   .*\n)+)", page, re.MULTILINE)
+    phrases = re.findall(r"``((?:is )[\w ]+)``", row)
+    assert phrases == ["is unreachable", "is not ready", "is ready again"]
+    logged = {
+        (path.name, phrase)
+        for path in (project / "src").rglob("*.py")
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(call, ast.Call)
+        and re.search(r"_?log\.(info|warn|error|failure)$", ast.unparse(call.func))
+        for phrase in phrases
+        if phrase in ast.unparse(call)
+    }
+    # The others are the beginning of its lines about `WRITING`.
+    assert logged == {("health.py", "is ready again")}
 
 
 UNITS = {"seconds": 1, "KiB": 1024, "MiB": 1024**2, "": 1}

@@ -97,6 +97,22 @@ def test_the_end_waits_no_longer_than_it_may_and_neither_does_what_is_logged_the
     assert 0.2 <= time.monotonic() - began_s < 10
 
 
+def test_each_reason_why_it_cannot_be_written_is_told_once():
+    full, broken = OSError(28, "No space left on device"), OSError(5, "Input/output error")
+    sink = Sink(full, broken, full, full)
+    sink.writer.start()
+    with capturedLogs() as events:
+        sink.writer.write(b"1\n")
+        wait_until(lambda: sink.written, "it can be written to again", deadline_s=20)
+        sink.writer.finish(20)
+    sink.writer.stop()
+    failures = [line for line in map(formatEvent, events) if "cannot be written to" in line]
+    assert [line.partition(".")[0] for line in failures] == [
+        "The log cannot be written to: No space left on device",
+        "The log cannot be written to: Input/output error",
+    ]
+
+
 def test_what_is_logged_after_the_end_is_written_before_the_process_ends(sink):
     sink.writer.finish(20)
     sink.writer.write(b"Main loop terminated.\n")

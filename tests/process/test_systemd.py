@@ -77,7 +77,7 @@ def test_the_watchdog_gets_signs_of_life_again_after_its_socket_was_away(under_s
     systemd.wait_for("WATCHDOG=1")
     systemd.close()
     Path(systemd.address).unlink()
-    service.wait_for_output("systemd cannot be notified of the state of the service; still trying")
+    service.wait_for_output("systemd cannot be notified of the state of the service; trying again")
     with NotifySocket(tmp_path) as after:
         after.wait_for("WATCHDOG=1", count=3)
     assert service.output.count("systemd cannot be notified") == 1

@@ -192,7 +192,7 @@ class RemoteKeys:
         # Log each reason once, not every minute for days.
         if reason != self._reason:
             self._log.warn(
-                "Cannot fetch the keys of an issuer; still trying: {url} {reason}. {consequence}",
+                "Cannot fetch the keys of an issuer; trying again: {url} {reason}. {consequence}",
                 url=_without_query(self._url),
                 reason=reason,
                 consequence=(

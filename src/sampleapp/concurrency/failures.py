@@ -23,31 +23,52 @@ def forget_frames_of(failure: Failure) -> None:
 
 
 _INTERVAL_S: Final = 60.0
+_MOST_REASONS: Final = 10
+"""The most reasons of a subject that are logged within a minute: some have figures that change."""
 
 
 class LogLimit:
     """
-    Decides which reasons of failures are logged.
+    Decides which failures are logged.
 
-    The first reason for a subject is logged, and then another one if the last line is at least a minute old.
+    A reason that is new for its subject is logged at once, whatever was logged before: it may be the one that
+    lasts. One that was given within the last minute, or was the last one given, is not logged again, so that
+    reasons that alternate are one line each.
     """
 
     def __init__(self, clock: IReactorTime | None = None) -> None:
         """:param clock: measures the minute; by default `time.monotonic` does."""
         self._seconds = time.monotonic if clock is None else clock.seconds
-        self._logged: dict[Hashable, tuple[str, float]] = {}
+        self._given: dict[Hashable, dict[str, float]] = {}
+        """The reasons of each subject and the times when they were last given, in their order."""
+        self._logged_s: dict[Hashable, float] = {}
+        """The times of the last lines, in their order, for `is_due`."""
 
     def is_news(self, subject: Hashable, reason: str) -> bool:
         """Return whether to log this reason now; if so, remember it as logged."""
         now_s = self._seconds()
-        last = self._logged.get(subject)
-        if last is not None:
-            last_reason, at_s = last
-            if reason == last_reason or now_s - at_s < _INTERVAL_S:
+        given = self._given.setdefault(subject, {})
+        is_last = bool(given) and next(reversed(given)) == reason
+        given_s = given.pop(reason, None)
+        is_known = given_s is not None and (is_last or now_s - given_s < _INTERVAL_S)
+        if len(given) >= _MOST_REASONS:
+            oldest = next(iter(given))
+            if now_s - given[oldest] < _INTERVAL_S:
                 return False
-        self._logged[subject] = reason, now_s
+            del given[oldest]
+        given[reason] = now_s
+        return not is_known
+
+    def is_due(self, subject: Hashable) -> bool:
+        """Return whether the last line about a subject is a minute old; if so, remember one as logged now."""
+        now_s = self._seconds()
+        while self._logged_s and now_s - self._logged_s[oldest := next(iter(self._logged_s))] >= _INTERVAL_S:
+            del self._logged_s[oldest]
+        if subject in self._logged_s:
+            return False
+        self._logged_s[subject] = now_s
         return True
 
     def forget(self, subject: Hashable) -> bool:
-        """Forget the last reason of a subject; return whether one was logged."""
-        return self._logged.pop(subject, None) is not None
+        """Forget the reasons of a subject; return whether one was logged."""
+        return self._given.pop(subject, None) is not None

@@ -64,7 +64,8 @@ class BackgroundWriter:
         self._lock = RLock()
         self._waiting = 0
         self._in_hand = b""
-        self._is_failing = False
+        self._reasons: set[str] = set()
+        """The reasons for which writing fails, since it last worked."""
         self._thread: Thread | None = None
         self._finishing = Event()
         self._deadline_s: float | None = None
@@ -187,19 +188,20 @@ class BackgroundWriter:
                 self._waiting -= written
 
     def _log_failure(self, error: OSError | ValueError) -> None:
-        if not self._is_failing:
-            self._is_failing = True
+        reason = getattr(error, "strerror", None) or str(error)
+        if reason not in self._reasons:
+            self._reasons.add(reason)
             self._log.error(
                 "{name} cannot be written to: {reason}. Up to 1 MiB of lines wait, and more are lost; "
                 "requests are still answered.",
                 name=self._name,
-                reason=getattr(error, "strerror", None) or str(error),
+                reason=reason,
             )
 
     def _log_recovery(self) -> None:
         count = self.unreported
-        if (self._is_failing or count) and not self._finishing.is_set():
-            self._is_failing = False
+        if (self._reasons or count) and not self._finishing.is_set():
+            self._reasons.clear()
             self._reported += count
             self._log.emit(
                 LogLevel.warn if count else LogLevel.info,

@@ -37,7 +37,8 @@ class Notifier:
         self._socket: socket.socket | None = None
         self._unsent: dict[str, bytes] = {}
         """By the variable that a message sets first, the oldest message first."""
-        self._is_failing = False
+        self._reasons: set[str] = set()
+        """The reasons for which sending fails, since it last worked."""
         if not address:
             return
         if not address.startswith(("/", _ABSTRACT)):
@@ -83,16 +84,16 @@ class Notifier:
                 self._log_failure(error)
                 return
             del self._unsent[variable]
-            if self._is_failing:
-                self._is_failing = False
+            if self._reasons:
+                self._reasons.clear()
                 self._log.info("systemd can be notified of the state of the service again")
 
     def _log_failure(self, error: OSError) -> None:
-        if not self._is_failing:
-            self._is_failing = True
+        reason = str(error)
+        if reason not in self._reasons:
+            self._reasons.add(reason)
             self._log.warn(
-                "systemd cannot be notified of the state of the service; still trying: {error}",
-                error=str(error),
+                "systemd cannot be notified of the state of the service; trying again: {error}", error=reason
             )
 
     def _destination(self) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
@@ -58,8 +59,9 @@ class HTTPSEndpoint:
         self._reactor = reactor
         self._arguments = arguments
         self._protocols: Sequence[bytes] = ()
-        self._rejected = 0
-        self._logged_s = -_LOG_INTERVAL_S
+        self._rejected: Counter[str] = Counter()
+        """The rejected clients by reason, since the last line about each."""
+        self._logged_s: dict[str, float] = {}
         self.on_rejected: Callable[[], None] = _do_nothing
         """Called for each client whose certificate is rejected, or missing but required."""
         require_callbacks()
@@ -148,22 +150,21 @@ class HTTPSEndpoint:
     def _client_rejected(
         self, connection: SSL.Connection, reason: str, certificate: crypto.X509 | None
     ) -> None:
-        """Count a rejected client; log at most one line a minute."""
+        """Count a rejected client; log at most one line a minute for each reason."""
         self.on_rejected()
-        self._rejected += 1
+        self._rejected[reason] += 1
         now_s = self._reactor.seconds()
-        if now_s - self._logged_s < _LOG_INTERVAL_S:
+        if now_s - self._logged_s.get(reason, -_LOG_INTERVAL_S) < _LOG_INTERVAL_S:
             return
-        self._logged_s = now_s
+        self._logged_s[reason] = now_s
         self._log.warn(
             "Rejected the client certificates of {count} TLS connection(s). The last one, from {peer}: "
             "{reason}.{name}",
-            count=self._rejected,
+            count=self._rejected.pop(reason),
             peer=_host(connection),
             reason=reason,
             name="" if certificate is None else f" It names its holder {_name(certificate)}.",
         )
-        self._rejected = 0
 
 
 def _do_nothing() -> None:

@@ -324,7 +324,7 @@ def test_an_address_that_fails_while_others_work_is_a_line_of_its_own_and_so_is_
         probed.pass_s(1)
     assert lines == [
         "Kafka was reached; brokers: 2",
-        f"No connection to a Kafka broker; still trying: {reason().sentence}",
+        f"No connection to a Kafka broker; trying again: {reason().sentence}",
         "Connected to the Kafka broker at kafka1:9092 again.",
     ]
 
@@ -335,7 +335,39 @@ def test_an_address_that_fails_for_another_reason_is_logged_again_but_not_all_th
         for turn in range(200):
             probed.cluster_health.failed(HOST, PORT, reason(f"reason {turn // 7 % 2}"))
             probed.pass_s(1)
-    assert 3 <= len([line for line in lines if line.startswith("No connection")]) <= 4
+    assert [line for line in lines if line.startswith("No connection")] == [
+        "No connection to a Kafka broker; trying again: reason 0",
+        "No connection to a Kafka broker; trying again: reason 1",
+    ]
+
+
+def test_a_lasting_reason_is_logged_at_once_although_a_passing_one_came_first(probed):
+    refused, rejected = reason("refused the connection."), reason("does not accept the password.")
+    with logged_lines() as lines:
+        probed.start()
+        probed.cluster_health.failed(HOST, PORT, refused)
+        probed.fail_with(refused)
+        probed.pass_s(5)
+        probed.cluster_health.failed(HOST, PORT, rejected)
+        probed.fail_with(rejected)
+        probed.pass_s(1.5)
+    assert lines[-2:] == [
+        "Kafka is unreachable; still trying: refused the connection.",
+        "Kafka is unreachable; still trying: does not accept the password.",
+    ]
+
+
+def test_an_address_with_a_lasting_reason_is_logged_at_once_although_other_brokers_answer(probed):
+    with logged_lines() as lines:
+        probed.start()
+        probed.cluster_health.failed(HOST, PORT, reason("refused the connection."))
+        probed.pass_s(1)
+        probed.cluster_health.failed(HOST, PORT, reason("does not accept the password."))
+        probed.pass_s(1)
+    assert lines[1:] == [
+        "No connection to a Kafka broker; trying again: refused the connection.",
+        "No connection to a Kafka broker; trying again: does not accept the password.",
+    ]
 
 
 @pytest.mark.parametrize("seam", ["mark_healthy", "mark_failed"])

@@ -355,20 +355,20 @@ async def test_a_file_that_is_damaged_while_it_runs_is_reported_once_and_read_ag
         with path.open("r+b") as file:
             file.seek(size // 3 // 4096 * 4096)
             file.write(b"\xff" * (size // 3))
-        with logged(LogLevel.error) as errors:
+        with logged(LogLevel.warn) as warnings:
             following = broker.follow(topic="t", observer=recorder)
-            await eventually(lambda: not broker.health().ready)
+            await eventually(lambda: broker.health().reasons)
             assert "is damaged" in broker.health().reasons[0]
             assert following.unavailable_reason() == "The stored records are damaged and cannot be read."
             assert recorder.caught_up_at == []
             # The back-off makes it try some more times.
             disk.asked.clear()
             await eventually(lambda: disk.asked["read"] == 2)
-            assert len(errors) == 1
+            assert len(warnings) == 1
         with path.open("r+b") as file:
             file.write(original)
         await recorder.until(300)
-        await eventually(lambda: broker.health().ready)
+        await eventually(lambda: not broker.health().reasons)
         assert following.unavailable_reason() is None
         assert recorder.values() == values
 

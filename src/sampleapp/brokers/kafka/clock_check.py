@@ -110,7 +110,7 @@ class ClockCheck:
         if warning is None:
             if self._limit.forget(self):
                 self._log.info("The clock of this service agrees with that of Kafka again.")
-        elif self._limit.is_news(self, ""):
+        elif self._limit.is_news(self, "rejected" if abs(self.ahead_s or 0.0) <= _MOST_S else "apart"):
             self._log.warn("{warning}", warning=warning)
 
     async def _ask_until_stopped(self) -> None:

@@ -136,24 +136,25 @@ class ClusterHealth:
 
     def failed(self, host: str, port: int, reason: FailureReason) -> None:
         """See `ConnectionListener.failed`."""
-        is_first = (host, port) not in self._failing
+        is_new = self._failing.get((host, port)) != reason.sentence
         self._failing[host, port] = reason.sentence
         self._last_failure = reason
-        if is_first:
+        if is_new:
+            # It logs the reason.
             self._probe_soon()
 
     def lost(self, host: str, port: int) -> None:  # noqa: ARG002 -- the address does not matter
         """See `ConnectionListener.lost`."""
-        # While probes fail, a lost connection is the result of the last one.
         self._changed()
+        # While probes fail, a lost connection is the result of the last one.
         if not self._failed_probes:
             self._probe_soon()
 
-    def _probe_soon(self) -> None:
     def leaders_changed(self) -> None:
         """See `ConnectionListener.leaders_changed`."""
         self._changed()
 
+    def _probe_soon(self) -> None:
         if self._is_probing:
             self._probe_again = True
         elif self._is_running and self._waking is None:
@@ -238,7 +239,7 @@ class ClusterHealth:
         """Log the reasons why connections fail, except one that is logged already."""
         for failing, sentence in self._failing.items():
             if sentence not in logged and self._limit.is_news(failing, sentence):
-                self._log.warn("No connection to a Kafka broker; still trying: {reason}", reason=sentence)
+                self._log.warn("No connection to a Kafka broker; trying again: {reason}", reason=sentence)
 
 
 async def _reach(client: ClusterClient, *, clock: IReactorTime) -> None:

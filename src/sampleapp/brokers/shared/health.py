@@ -1,4 +1,9 @@
-"""Health tracker: the reasons why a broker is not ready, with a log line for each change."""
+"""
+Health tracker: why records cannot be stored, or topics not be read, with a log line for each change.
+
+Storing and reading fail apart from one another, and so have levels and sentences of their own: an operator
+judges storing by the lines about `WRITING`, which no other part writes.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +47,7 @@ class HealthTracker:
 
     def expect(self, part: Hashable, reason: str, *, public_reason: str = _CANNOT_BE_STORED) -> None:
         """
-        Mark a part as not ready without a log line, since this is expected now.
+        Mark a part as not working, without a log line: this is expected now, or logged elsewhere.
 
         :param reason: for the operator.
         :param public_reason: the reason for callers, without paths and addresses; only for `WRITING`.
@@ -62,27 +67,33 @@ class HealthTracker:
         """
         Mark a part as failed.
 
-        It is logged if the part worked before or the reason has changed, at most once a minute for each part,
-        and not if another part has failed for the same reason.
+        It is logged if the part worked before or the reason is a new one (see `LogLimit`): as an error for
+        `WRITING`; for any other part, which reads, as a warning, unless a part has failed for this reason.
 
         :param reason: for the operator.
         :param public_reason: the reason for callers, without paths and addresses; only for `WRITING`.
-        :param needs_restart: the part does not recover by itself.
+        :param needs_restart: the part does not recover by itself; only for `WRITING`.
         """
-        is_known = self._is_reason_of_another(part, reason)
+        is_known = part != WRITING and self._is_reason_of_another(part, reason)
         self.expect(part, reason, public_reason=public_reason)
-        if self._limit.is_news(part, reason) and not is_known:
-            state = self._unavailable if part == WRITING else f"{self._broker} is not ready"
-            if needs_restart:
-                self._log.error("{state}: {reason}", state=state, reason=reason)
-            else:
-                self._log.error("{state}; still trying: {reason}", state=state, reason=reason)
+        if not self._limit.is_news(part, reason) or is_known:
+            return
+        if part != WRITING:
+            self._log.warn("Reading is interrupted; trying again: {reason}", reason=reason)
+        elif needs_restart:
+            self._log.error("{state}: {reason}", state=self._unavailable, reason=reason)
+        else:
+            self._log.error("{state}; still trying: {reason}", state=self._unavailable, reason=reason)
 
     def mark_healthy(self, part: Hashable) -> None:
-        """Mark a part as working; logged if it has failed before, unless another part has the same reason."""
+        """Mark a part as working; logged if it has failed before, for reading once no part has the reason."""
         reason = self._reasons.pop(part, None)
-        if self._limit.forget(part) and not self._is_reason_of_another(part, reason):
+        if not self._limit.forget(part):
+            return
+        if part == WRITING:
             self._log.info("{broker} is ready again. Before: {reason}", broker=self._broker, reason=reason)
+        elif not self._is_reason_of_another(part, reason):
+            self._log.info("Reading continues. Before: {reason}", reason=reason)
 
     def forget(self, part: Hashable) -> None:
         """Remove a part that has ended."""
@@ -90,10 +101,13 @@ class HealthTracker:
         self._limit.forget(part)
 
     def health(self) -> Health:
-        """Return the health of the broker, with each reason once."""
-        reasons = tuple(dict.fromkeys(self._reasons.values()))
-        public_reasons = (self._public_reason,) if WRITING in self._reasons else ()
-        return Health(ready=not reasons, reasons=reasons, public_reasons=public_reasons)
+        """Return the health of the broker, with each reason once. It is ready if records can be stored."""
+        is_ready = WRITING not in self._reasons
+        return Health(
+            ready=is_ready,
+            reasons=tuple(dict.fromkeys(self._reasons.values())),
+            public_reasons=() if is_ready else (self._public_reason,),
+        )
 
     def _is_reason_of_another(self, part: Hashable, reason: str | None) -> bool:
         return any(other != part and known == reason for other, known in self._reasons.items())

@@ -127,7 +127,7 @@ class _Call(Struct, eq=False):
 
 
 class GivenUp:
-    """Counts the messages that are given up, and logs them, at most once a minute for each topic."""
+    """Counts the messages that are given up, and logs them, at most once a minute for each group."""
 
     _log = Logger()
 
@@ -139,7 +139,7 @@ class GivenUp:
     def add(self, topic: str, group: str, count: int) -> None:
         """Count messages that had their last attempt."""
         self.total += count
-        if count and self._limit.is_news(topic, f"{self.total}"):
+        if count and self._limit.is_due((topic, group)):
             self._log.warn(
                 "{count} messages of topic {topic} are given up: no attempt of group {group} was accepted. "
                 "They stay in the topic. More within a minute are only counted.",

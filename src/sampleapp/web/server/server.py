@@ -164,7 +164,7 @@ class HTTPServer(Factory):
         self._for_next_turns: deque[Callable[[], None]] = deque()
         self._date = b""
         self._dated_s = -1
-        self._logged_s = -_LOG_INTERVAL_S
+        self._logged_s: dict[str, float] = {}
         self._rejections_since_logged: Counter[str] = Counter()
 
     def logPrefix(self) -> str:
@@ -216,12 +216,11 @@ class HTTPServer(Factory):
 
     def _log_rejections(self) -> None:
         now_s = self.seconds()
-        if now_s - self._logged_s < _LOG_INTERVAL_S:
-            return
-        for reason, count in self._rejections_since_logged.items():
-            self._logged_s = now_s
-            self._log.warn(_REJECTIONS[reason], count=count, most=self.limits.max_connections)
-        self._rejections_since_logged.clear()
+        for reason, count in list(self._rejections_since_logged.items()):
+            if now_s - self._logged_s.get(reason, -_LOG_INTERVAL_S) >= _LOG_INTERVAL_S:
+                self._logged_s[reason] = now_s
+                self._log.warn(_REJECTIONS[reason], count=count, most=self.limits.max_connections)
+                del self._rejections_since_logged[reason]
 
     def add_connection(self, connection: HTTPConnection, *, is_rejected: bool) -> None:
         """Add an open connection."""

@@ -39,7 +39,7 @@ class WorkCounts:
     def add_done(self, topic: str, group: str, done: Acknowledged) -> None:
         """Count the results of a lease, and log rejections. Brokers do so for messages that are given up."""
         self.add(topic, group, accepted=done.accepted, released=done.released, rejected=done.rejected)
-        if done.rejected and self._limit.is_news(topic, f"{self.messages.total()}"):
+        if done.rejected and self._limit.is_due((topic, group)):
             self._log.warn(
                 "{count} messages of topic {topic} are rejected by a worker of group {group}. They stay in "
                 "the topic. More within a minute are only counted.",

@@ -85,7 +85,7 @@ async def test_it_reads_what_librdkafka_reads(mock):
         assert recorder.caught_up_at == [2000]
         await write(mock, "plain", 500)
         await recorder.until(2500)
-        assert health_tracker.health().ready
+        assert not health_tracker.health().reasons
     assert by_place(recorder.records) == await log_of(mock.bootstrap, "plain")
 
 
@@ -108,7 +108,7 @@ async def test_it_follows_leaders_that_move(mock):
                 mock.set_leader("moving", partition, 1 + (partition + step) % 3)
             await write(mock, "moving", 100)
             await eventually(lambda step=step: len(recorder.records) >= 100 * (step + 1))
-        await eventually(lambda: health_tracker.health().ready)
+        await eventually(lambda: not health_tracker.health().reasons)
     assert by_place(recorder.records) == await log_of(mock.bootstrap, "moving")
 
 
@@ -127,7 +127,7 @@ async def test_it_survives_errors_and_lost_connections(mock):
     async with following(mock, "troubled", reactor=FasterReactor()) as (recorder, health_tracker):
         await recorder.until(200)
         assert recorder.caught_up_at == [200]
-        await eventually(lambda: health_tracker.health().ready)
+        await eventually(lambda: not health_tracker.health().reasons)
     assert by_place(recorder.records) == await log_of(mock.bootstrap, "troubled")
 
 
@@ -140,7 +140,7 @@ async def test_it_survives_brokers_that_go_and_come(clusters):
         async with following(mock, "t", reactor=FasterReactor()) as (recorder, health_tracker):
             await eventually(lambda: recorder.caught_up_at)
             mock.broker_down(2)
-            await eventually(lambda: not health_tracker.health().ready)
+            await eventually(lambda: health_tracker.health().reasons)
             (reason,) = health_tracker.health().reasons
             # The metadata may be newer, and have no leader for the partition.
             assert reason.startswith(
@@ -150,7 +150,7 @@ async def test_it_survives_brokers_that_go_and_come(clusters):
             mock.broker_up()
             await write(mock, "t", 100)
             await recorder.until(100)
-            await eventually(lambda: health_tracker.health().ready)
+            await eventually(lambda: not health_tracker.health().reasons)
         assert by_place(recorder.records) == await log_of(mock.bootstrap, "t")
 
 
@@ -158,7 +158,7 @@ async def test_it_survives_brokers_that_go_and_come(clusters):
 async def test_it_finds_a_topic_that_is_made_later(mock):
     async with following(mock, "later", reactor=FasterReactor()) as (recorder, health_tracker):
         await eventually(lambda: recorder.caught_up_at)
-        assert health_tracker.health().ready
+        assert not health_tracker.health().reasons
         mock.create_topic("later", partitions=2)
         await write(mock, "later", 50)
         await recorder.until(50)

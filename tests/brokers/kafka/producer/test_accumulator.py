@@ -215,6 +215,19 @@ def test_one_line_of_the_log_tells_of_all_partitions_that_fail_and_one_of_all_th
     assert failing == [f"Records for partitions {named} of t; and 10 more are {reason}"]
 
 
+def test_another_reason_why_a_partition_fails_is_logged_too():
+    world = warm(partitions=1)
+    with logged_lines() as lines:
+        for fate in (Fate.TOO_FEW_REPLICAS, Fate.NOT_LEADER, Fate.TOO_FEW_REPLICAS):
+            world.decide(lambda fate=fate: fate)
+            world.publish(b"fails")
+            world.advance(TIMEOUT_S + 1)
+    assert [line.rpartition("answers ")[2] for line in lines] == [
+        "NOT_ENOUGH_REPLICAS.",
+        "NOT_LEADER_OR_FOLLOWER.",
+    ]
+
+
 def test_partitions_that_begin_to_work_at_the_same_time_are_told_of_in_one_line():
     world = warm(partitions=3)
     world.decide(lambda: Fate.NOT_LEADER)

@@ -10,6 +10,7 @@ from twisted.internet.interfaces import IReactorTime
 from sampleapp.brokers.kafka.cluster_client import ClusterClient
 from sampleapp.brokers.kafka.consumer.fetcher import Fetcher
 from sampleapp.brokers.kafka.consumer.partition import FollowedPartition
+from sampleapp.brokers.kafka.consumer.reading_log import ReadingLog
 
 
 class Consumer:
@@ -28,6 +29,8 @@ class Consumer:
         self._clients: tuple[ClusterClient, ...] = ()
         self._fetchers: dict[int, Fetcher] = {}
         self._ends: list[Deferred[None]] = []
+        self.log = ReadingLog(clock)
+        """Is told by each subscription when it cannot read, and when it can."""
 
     def join(self, topic: str) -> ClusterClient:
         """

@@ -259,6 +259,7 @@ class Discovery:
                 failure = ReadFailure(
                     f"The topic {self._topic} could not be looked up; see the log.",
                     "The topic could not be looked up.",
+                    "look-up",
                 )
                 delay_s = self._failed(failure)
             self._changed()

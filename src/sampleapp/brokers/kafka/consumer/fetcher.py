@@ -601,6 +601,7 @@ def _faulty(partition: FollowedPartition) -> ReadFailure:
     return ReadFailure(
         f"The topic {partition.follower.topic} could not be read; see the log.",
         "The topic could not be read.",
+        "fault",
     )
 
 

@@ -24,6 +24,8 @@ class ReadFailure(Struct, frozen=True):
     """For the operator."""
     public: str
     """For any caller: without addresses and paths."""
+    cause: str
+    """Equal for all topics that one cause keeps from being read, such as a broker that does not answer."""
 
 
 def unanswered(topic: str, reason: FailureReason, *, node_id: int | None = None) -> ReadFailure:
@@ -32,6 +34,7 @@ def unanswered(topic: str, reason: FailureReason, *, node_id: int | None = None)
     return ReadFailure(
         f"The topic {topic} cannot be read{broker}: {reason.sentence}",
         f"The topic cannot be read: {reason.public}",
+        reason.sentence,
     )
 
 
@@ -40,13 +43,13 @@ def topic_rejected(topic: str, code: int | None) -> ReadFailure:
     if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
         return _denied(topic, "DESCRIBE")
     if code == ErrorCode.INVALID_TOPIC_EXCEPTION:
-        return ReadFailure(
-            f"Kafka does not allow a topic of the name {topic}.", "Kafka does not allow a topic of this name."
-        )
+        sentence = f"Kafka does not allow a topic of the name {topic}."
+        return ReadFailure(sentence, "Kafka does not allow a topic of this name.", sentence)
     response = "nothing about it" if code is None else ErrorCode.name_of(code)
     return ReadFailure(
         f"The topic {topic} cannot be read: Kafka answers {response}.",
         f"The topic cannot be read: Kafka answers {response}.",
+        response,
     )
 
 
@@ -58,12 +61,14 @@ def rejected(topic: str, partition: int, code: int, *, node_id: int | None = Non
     return ReadFailure(
         f"Partition {partition} of the topic {topic} cannot be read: {broker} answers {name}.",
         f"Partition {partition} cannot be read: Kafka answers {name}.",
+        f"{broker} {name}",
     )
 
 
 def no_leader(topic: str, partition: int) -> ReadFailure:
     """Return the failure for a partition without a leader."""
-    return _of_partition(topic, partition, "has no leader, so nothing can be read from it.")
+    rest = "has no leader, so nothing can be read from it."
+    return _of_partition(topic, partition, rest, cause=rest)
 
 
 def unreadable(topic: str, partition: int, position: int | None, fault: str) -> ReadFailure:
@@ -75,11 +80,13 @@ def _denied(topic: str, right: str) -> ReadFailure:
     return ReadFailure(
         f"The service is not allowed to read the topic {topic}; it needs the right {right}.",
         "The service is not allowed to read the topic.",
+        right,
     )
 
 
-def _of_partition(topic: str, partition: int, rest: str) -> ReadFailure:
-    return ReadFailure(f"Partition {partition} of the topic {topic} {rest}", f"Partition {partition} {rest}")
+def _of_partition(topic: str, partition: int, rest: str, *, cause: str | None = None) -> ReadFailure:
+    sentence = f"Partition {partition} of the topic {topic} {rest}"
+    return ReadFailure(sentence, f"Partition {partition} {rest}", cause or sentence)
 
 
 def read_failed(error: RequestFailed) -> BrokerUnavailable | BrokerIncompatible:

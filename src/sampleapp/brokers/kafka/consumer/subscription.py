@@ -211,6 +211,7 @@ class Subscription:
             await self._delivery.ended()
             await self._consumer.leave(self.topic)
         self._health_tracker.forget(self)
+        self._consumer.log.ended(self)
         self._transactions.forget()
         self._running = False
         self._ended(self)
@@ -250,9 +251,11 @@ class Subscription:
             return
         failure = self._discovery.failure or self._positions.failure
         if failure is not None:
-            self._health_tracker.mark_failed(self, failure.sentence)
+            self._health_tracker.expect(self, failure.sentence)
+            self._consumer.log.failed(self, self.topic, failure)
         elif self._positions.begun:
-            self._health_tracker.mark_healthy(self)
+            self._health_tracker.forget(self)
+            self._consumer.log.recovered(self)
         now_s = self._clock.seconds()
         self._transactions.update(self._positions.open_transactions(now_s))
         if self._check is None and self._positions.is_pending(now_s):

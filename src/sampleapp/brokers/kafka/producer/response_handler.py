@@ -40,6 +40,7 @@ from sampleapp.brokers.kafka.producer.results import (
 )
 from sampleapp.brokers.kafka.producer.topic_metadata import TopicMetadata
 from sampleapp.brokers.kafka.protocol import Produced
+from sampleapp.concurrency.failures import LogLimit
 from sampleapp.errors import BrokerUnavailable, OutcomeUnknown, PublishError
 
 Responses: TypeAlias = Mapping[tuple[str, int], Produced]
@@ -79,15 +80,16 @@ class DeliveryLog:
         self._clock = clock
         self.failing: set[tuple[str, int]] = set()
         """The partitions that fail, by topic and number. Only this object changes it."""
+        self._limit = LogLimit(clock)
         self._new: dict[str, list[tuple[str, int]]] = {}
         self._again: list[tuple[str, int]] = []
         self._due_s: float | None = None
 
     def failed(self, topic: str, partition: int, reason: FailureReason | None) -> None:
-        """Log that records of a partition were not acknowledged in time; once, until `acknowledged`."""
-        if (topic, partition) not in self.failing:
-            self.failing.add((topic, partition))
-            sentence = _SLOW if reason is None else reason.sentence
+        """Log that records of a partition were not acknowledged in time; each reason, see `LogLimit`."""
+        self.failing.add((topic, partition))
+        sentence = _SLOW if reason is None else reason.sentence
+        if self._limit.is_news((topic, partition), sentence):
             self._new.setdefault(sentence, []).append((topic, partition))
             self._begin()
 
@@ -95,12 +97,15 @@ class DeliveryLog:
         """Log that a partition works again, if it had failed."""
         if (topic, partition) in self.failing:
             self.failing.discard((topic, partition))
+            self._limit.forget((topic, partition))
             self._again.append((topic, partition))
             self._begin()
 
     def forget(self, topics: set[str]) -> None:
         """Forget the partitions of all topics except these."""
-        self.failing = {each for each in self.failing if each[0] in topics}
+        for each in [each for each in self.failing if each[0] not in topics]:
+            self.failing.discard(each)
+            self._limit.forget(each)
 
     def is_waiting(self) -> bool:
         """Return ``True`` if a line is still to be written."""
