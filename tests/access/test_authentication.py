@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import datetime as dt
 import gc
+import string
 import tracemalloc
 import weakref
 from ipaddress import ip_address
@@ -131,11 +133,67 @@ def test_a_token_decides_whatever_the_certificate_says():
     asked = authenticator("subject:CN=thermometer,O=Example")
     shown = certificate()
     assert who(asked, shown, by("other")[1]) == "other"
-    for wrong in (b"Bearer x", b"Basic eDp5", b""):
+    for wrong in (b"Bearer x", b"Basic eDp5", b"Digest x", b""):
         with pytest.raises((InvalidCredentials, NoCredentials)):
             who(asked, shown, wrong)
     with pytest.raises(AmbiguousCredentials):
         who(asked, shown, by("other")[1], by("other")[1])
+
+
+def basic(pair):
+    return b"Basic " + base64.b64encode(pair)
+
+
+def decoded(basic):
+    return base64.b64decode(basic.removeprefix(b"Basic "))
+
+
+OTHER = token_of("other").encode()
+PADDED = next(text for text in map(basic, (b"u" * n + b":" + OTHER for n in range(3))) if text.endswith(b"="))
+
+
+@pytest.mark.parametrize("user", [b"", b"other", b"sensor-7", b"caf\xc3\xa9", b"x" * 5000, OTHER])
+@pytest.mark.parametrize("scheme", [b"Basic ", b"basic ", b"BASIC   "])
+def test_a_token_can_be_the_password_of_any_user(user, scheme):
+    asked = authenticator()
+    for _ in range(2):
+        assert who(asked, None, scheme + base64.b64encode(user + b":" + OTHER)) == "other"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *map(basic, [b"", b":", b"other", OTHER, OTHER + b":", b"other:", b"other:x", b"a:b:" + OTHER]),
+        *map(basic, [b"u: " + OTHER, b"u:" + OTHER + b" ", b"u:" + OTHER + b"\n", b"u:" + OTHER + b"x"]),
+        *map(basic, [b"\xe9:" + OTHER, b"\0:" + OTHER, b"a\x7f:" + OTHER, b"u:" + OTHER[:-1] + b"\xe9"]),
+        # Not base64, or not the only text in base64 for these bytes.
+        PADDED.rstrip(b"="),
+        PADDED + b"=",
+        PADDED + b"!",
+        PADDED.replace(b"Basic ", b"Basic\t"),
+        b"Basic u:" + OTHER,
+        b"Basic " + OTHER,
+        b"Basic",
+        b"Basic ",
+        b"Basic \xff",
+    ],
+)
+def test_a_password_that_is_not_the_token_of_a_caller_is_of_nobody(value):
+    asked = authenticator()
+    with pytest.raises((InvalidCredentials, NoCredentials)) as caught:
+        who(asked, None, value)
+    assert token_of("other") not in str(caught.value)
+
+
+def test_only_one_text_in_base64_stands_for_a_user_and_a_token():
+    assert who(authenticator(), None, PADDED) == "other"
+    place = PADDED.index(b"=") - 1
+    digits = string.ascii_letters.encode() + string.digits.encode() + b"+/"
+    others = {PADDED[:place] + bytes([digit]) + PADDED[place + 1 :] for digit in digits} - {PADDED}
+    assert any(decoded(each) == decoded(PADDED) for each in others)
+    for each in others:
+        with pytest.raises(InvalidCredentials):
+            who(authenticator(), None, each)
 
 
 def test_who_shows_nothing_is_nobody():
@@ -214,8 +272,9 @@ def test_one_token_in_many_spellings_takes_no_place_of_others():
     for number in range(10_050):
         assert who(asked, None, b"BEARER" + b" " * (1 + number % 200) + b"a2") == "a2"
         assert who(asked, None, b"Bearer" + b" " * (2 + number) + b"a2") == "a2"
+        assert who(asked, None, basic(b"%d:a2" % number)) == "a2"
     before = verifier.asked
-    assert who(asked, None, b"Bearer a1") == "a1"
+    assert who(asked, None, b"Bearer a1") == who(asked, None, basic(b"u:a1")) == "a1"
     assert verifier.asked == before
 
 

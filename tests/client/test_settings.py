@@ -11,6 +11,7 @@ from sampleapp.client import (
     Client,
     parse_base_url,
 )
+from tests.support.callers import token_of
 from tests.support.client_servers import (
     ContractResource,
 )
@@ -35,6 +36,14 @@ async def test_a_path_of_the_base_url_goes_before_the_paths_of_the_service():
 )
 def test_a_base_url_becomes_ascii_that_ends_with_a_slash(text, expected):
     assert parse_base_url(text) == expected
+
+
+def test_a_password_in_a_base_url_is_rejected_with_the_way_to_give_a_token():
+    token = token_of("full")
+    with pytest.raises(ValueError, match="must end with its path") as caught:
+        parse_base_url(f"https://u:{token}@h/")
+    assert str(caught.value).endswith(". A token is given as token, --token-file or SAMPLEAPP_TOKEN")
+    assert token not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import json
 from hashlib import sha256
@@ -80,9 +81,19 @@ def test_a_topic_that_is_not_granted_is_rejected_without_a_question_to_the_broke
             assert b"www-authenticate" not in answer.headers
 
 
+def basic(user, password):
+    return b"Authorization", b"Basic " + base64.b64encode(f"{user}:{password}".encode())
+
+
 WRONG = [
     ([(b"Authorization", b"")], PLAIN),
-    ([(b"Authorization", b"Basic dTpw")], PLAIN),
+    ([(b"Authorization", b"Digest dTpw")], PLAIN),
+    ([(b"Authorization", b"Basicx")], PLAIN),
+    ([(b"Authorization", b"Basic")], INVALID),
+    ([(b"Authorization", b"Basic dTpw")], INVALID),
+    ([basic("u", token_of("full") + "x")], INVALID),
+    ([basic(token_of("full"), "")], INVALID),
+    ([(b"Authorization", f"Basic u:{token_of('full')}".encode())], INVALID),
     ([(b"Authorization", b"Bearerx")], PLAIN),
     ([(b"Authorization", token_of("full").encode())], PLAIN),
     ([(b"Authorization", b"Bearer")], INVALID),
@@ -94,6 +105,7 @@ WRONG = [
     ([bearer(f"{token_of('full')}, Bearer {token_of('full')}")], INVALID),
     ([by("full"), by("full")], AMBIGUOUS),
     ([by("full"), (b"authorization", b"Basic dTpw")], AMBIGUOUS),
+    ([basic("u", token_of("full")), basic("u", token_of("full"))], AMBIGUOUS),
 ]
 
 
@@ -110,6 +122,48 @@ def test_wrong_credentials_are_told_apart_as_rfc_6750_says(both, headers, challe
 def test_the_scheme_has_no_case(both, value):
     value %= token_of("full").encode()
     assert both.send(request_bytes("GET", "/", [(b"Authorization", value)])).status == 200
+
+
+def test_a_wrong_password_is_answered_as_a_wrong_token(both):
+    wrong = [bearer("x" + token_of("full")), basic("full", "x" + token_of("full"))]
+    answers = [both.send(request_bytes("GET", "/nothing", [field])) for field in wrong]
+    assert answers[0].body == answers[1].body
+
+
+def test_a_user_and_a_password_have_the_rights_and_the_rates_of_the_caller_of_the_token():
+    rates = 'publish = ["t"]', "requests_per_second = 0.001", "requests_burst = 3"
+    service = InMemoryService(broker=PromptBroker(), callers=caller("device", *rates))
+    field = basic("anything", token_of("device"))
+    assert_problem(get(service, field), 403)
+    assert post(service, field).status == 200
+    assert post(service, by("device")).status == 200
+    # One rate for both forms of the token.
+    assert_problem(post(service, basic("x", token_of("device"))), 429)
+    assert len(service.broker.records) == 2
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        [(b"Origin", b"https://evil.example")],
+        [(b"Sec-Fetch-Site", b"cross-site")],
+        [(b"Sec-Fetch-Site", b"same-site"), (b"Origin", b"null")],
+    ],
+)
+def test_a_password_that_a_browser_has_kept_is_of_no_use_to_pages_of_other_sites(page):
+    service = InMemoryService(
+        broker=PromptBroker(), callers=CALLERS, allowed_origins=("https://good.example",)
+    )
+    field = basic("u", token_of("full"))
+    for method in ("POST", "DELETE"):
+        assert_problem(service.request(method, "/topics/t?key=k", [field, *page], b""), 403)
+    answers = [get(service, field, *page), get(service, field, (b"Origin", b"https://good.example"))]
+    assert [answer.status for answer in answers] == [200, 200]
+    assert all(b"access-control-allow-credentials" not in answer.headers for answer in answers)
+    assert b"access-control-allow-origin" not in answers[0].headers
+    # Browsers ask for a user name and a password only where Basic is named.
+    assert get(service).headers[b"www-authenticate"] == PLAIN
+    assert service.broker.records == []
 
 
 @examples(300)

@@ -1,12 +1,21 @@
-"""Authentication of callers by bearer tokens and client certificates."""
+"""
+Authentication of callers by tokens and client certificates.
+
+A token comes as ``Authorization: Bearer``, or as the password of ``Basic``, for clients that can only send a
+user name and a password. The user name means nothing: the token alone identifies the caller, as with
+``Bearer``, and the names of callers from issuers have a colon, which no user name can have (RFC 7617, section
+2).
+"""
 
 from __future__ import annotations
 
+import base64
 import math
 import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from itertools import chain
 from typing import Final, Generic, Protocol, TypeVar
 
@@ -22,6 +31,9 @@ from sampleapp.access.rates import RateLimiter
 # RFC 6750, section 2.1; a scheme has no case (RFC 9110, section 11.1).
 _BEARER: Final = re.compile(rb"bearer +([A-Za-z0-9._~+/-]+=*)", re.IGNORECASE)
 _SCHEME: Final = re.compile(rb"bearer(?: |$)", re.IGNORECASE)
+_TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*")
+_BASIC: Final = re.compile(rb"basic(?: +(.*)|$)", re.IGNORECASE | re.DOTALL)
+_CONTROL_CHARACTER: Final = re.compile(rb"[\x00-\x1f\x7f]")
 
 _USUAL: Final = re.compile(rb"[Bb]earer (?! )")
 """The spelling of nearly all clients."""
@@ -139,6 +151,10 @@ class Authenticator:
             raise AmbiguousCredentials("There is more than one Authorization field; send one.")
         value = authorization[0]
         identity = self._tokens.get(value)
+        if identity is None and (basic := _BASIC.fullmatch(value)) is not None:
+            # Otherwise, one token could fill the cache, with other user names.
+            value = b"Bearer " + _token_in(basic[1] or b"")
+            identity = self._tokens.get(value)
         if identity is None or now_s >= identity.until_s:
             self._tokens.discard(value)
             identity = self._by_token(value, now_s)
@@ -152,7 +168,9 @@ class Authenticator:
         if match is None:
             if _SCHEME.match(value):
                 raise InvalidCredentials("After Bearer, there must be one space and then a token.")
-            raise NoCredentials("The only scheme for Authorization here is Bearer, followed by a token.")
+            raise NoCredentials(
+                "Authorization must be Bearer and a token, or Basic with the token as the password."
+            )
         token = match[1]
         known = self._callers.tokens.get(digest_of(token))
         if known is not None:
@@ -167,7 +185,7 @@ class Authenticator:
             verified = verifier.verify(token, now_s=now_s)
             if verified is not None:
                 return self._identity(*verified)
-        raise InvalidCredentials("No caller has this token.")
+        raise InvalidCredentials(_UNKNOWN)
 
     def _by_certificate(self, certificate: Certificate | None, now_s: float) -> Identity:
         if certificate is None:
@@ -221,6 +239,30 @@ class Authenticator:
             _PATTERN_BYTES + len(each) + _PART_BYTES * each.count("*")
             for each in chain(caller.publish, caller.consume)
         )
+
+
+_UNKNOWN: Final = "No caller has this token."
+
+
+def _token_in(basic: bytes) -> bytes:
+    """
+    Return the password of ``Basic`` (RFC 7617, section 2), which is a token.
+
+    :param basic: what follows the scheme.
+    :raise InvalidCredentials: it is not a user name and a password, or the password is not a token.
+    """
+    with suppress(ValueError):
+        pair = base64.b64decode(basic, validate=True)
+        token = pair.decode("utf-8").partition(":")[2]
+        # No other text may stand for the same pair.
+        if token and not _CONTROL_CHARACTER.search(pair) and base64.b64encode(pair) == basic:
+            if not _TOKEN.fullmatch(token):
+                raise InvalidCredentials(_UNKNOWN)
+            return token.encode("ascii")
+    raise InvalidCredentials(
+        "After Basic, there must be one space and then USER:TOKEN in base64. The token of a caller is the "
+        "password; the user name means nothing."
+    )
 
 
 _CERTIFICATE_BYTES: Final = 2048

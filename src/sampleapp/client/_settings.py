@@ -39,7 +39,10 @@ def parse_base_url(text: str) -> str:
     if parts.scheme not in {"http", "https"} or not HOST.fullmatch(host):
         raise ValueError(_NOT_A_URL)
     if parts.username is not None or parts.query or parts.fragment:
-        raise ValueError("that URL must end with its path: no user, query or fragment")
+        why = "that URL must end with its path: no user, query or fragment"
+        if parts.username is not None:
+            why += ". A token is given as token, --token-file or SAMPLEAPP_TOKEN"
+        raise ValueError(why)
     if ":" in host:
         host = f"[{host}]"
     return f"{parts.scheme}://{host}{port}{path.rstrip('/')}/"

@@ -770,7 +770,7 @@ def test_where_it_is_asked_who_calls_that_is_described_and_nothing_else_changes(
     rejected.add((*of_rest_proxy, "urn:sampleapp:problem:body-memory-of-caller-full"))
     assert rejected | everybody.outcomes() == guarded.outcomes()
     assert rejected - everybody.outcomes()
-    assert set(guarded.document["components"]["securitySchemes"]) == {"token"}
+    assert set(guarded.document["components"]["securitySchemes"]) == {"token", "password"}
     assert "securitySchemes" not in everybody.document["components"]
 
 
@@ -794,7 +794,7 @@ def test_client_certificates_are_described_where_an_endpoint_asks_for_them(tmp_p
     described = Described(json.loads(response.body))
     OpenAPIV31SpecValidator(described.document).validate()
     assert "Strict-Transport-Security" in described.document["components"]["headers"]
-    schemes = {"token", "certificate"} if asks else {"token"}
+    schemes = {"token", "password", *(["certificate"] if asks else [])}
     assert set(described.document["components"]["securitySchemes"]) == schemes
     named = {name for way in described.document["paths"]["/"]["get"]["security"] for name in way}
     assert named == schemes

@@ -144,6 +144,11 @@ _TOKEN: Final = {
     "scheme": "bearer",
     "description": "The token of a caller, or a JSON Web Token of a trusted issuer.",
 }
+_PASSWORD: Final = {
+    "type": "http",
+    "scheme": "basic",
+    "description": "The same token as the password, with any user name.",
+}
 _CERTIFICATE: Final = {
     "type": "mutualTLS",
     "description": "A client certificate, on endpoints that ask for one.",
@@ -197,6 +202,7 @@ class _Builder:
         """The kinds of credentials; none if callers need none."""
         if features.is_guarded:
             self._schemes["token"] = _TOKEN
+            self._schemes["password"] = _PASSWORD
             if features.takes_certificates:
                 self._schemes["certificate"] = _CERTIFICATE
         self._of_every_request: set[_Kind] = {*_OF_EVERY_REQUEST}
