@@ -96,6 +96,9 @@ NOT_RUN = {
 }
 """Shell blocks that are not run, by page and beginning, with the reason."""
 
+OPTIONS = {"docs/howto/webhooks.rst": ("--record-query", "event")}
+"""More options of the service for the shell blocks of a page."""
+
 DEADLINE_S = 60
 ADDRESS = "127.0.0.1:8080"
 
@@ -341,6 +344,7 @@ def run_shell(page, directory, *, broker="sqlite:sampleapp.sqlite3", options=())
     make_environment(directory)
     for name in ("events.txt", "orders.txt", "token"):
         (directory / name).write_text("one\ntwo\n")
+    options = [*options, *OPTIONS.get(page, ())]
     has_callers = any("--token-file" in block for block in found)
     if has_callers:
         options = [*options, "--callers", "callers.toml"]

@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 
 from sampleapp.access.signatures import FIXED_SCHEMES
-from sampleapp.messages.headers import NotRecordable, RecordedFields, check_recorded_name
+from sampleapp.messages.headers import (
+    NotRecordable,
+    RecordedFields,
+    check_recorded_name,
+    check_recorded_parameter,
+)
 from sampleapp.web.server import Fields
 
 SECRETS = [
@@ -94,3 +99,29 @@ def test_what_is_no_name_of_a_header_is_rejected(name):
     assert str(caught.value) == (
         "takes the name of a header, such as X-GitHub-Event, or the beginning of names, such as X-GitHub-*"
     )
+
+
+@pytest.mark.parametrize("name", ["event", "DevEUI", "data.id", "x-y_z", "topic", "e" * 256])
+def test_a_parameter_keeps_its_case(name):
+    assert check_recorded_parameter(name) == name
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *["key", "Key", "envelope", "Content-Type", "ce_id", "CE_type", "__dlq.errors.topic", "__DLQ"],
+        *["sampleapp-caller", *SECRETS],
+    ],
+)
+def test_a_parameter_cannot_become_what_the_service_or_an_event_says(name):
+    with pytest.raises(NotRecordable, match=f"^cannot take {name}: "):
+        check_recorded_parameter(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "a b", "a=b", "a[]", "\xe4", "x" * 257, "x*", "*", "a&b", "a%20", "a+", "event\n", "a,b", "a/b"],
+)
+def test_a_parameter_whose_name_is_no_name_of_a_header_is_rejected(name):
+    with pytest.raises(NotRecordable, match="^takes the name of a parameter, such as event"):
+        check_recorded_parameter(name)

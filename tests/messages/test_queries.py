@@ -1,4 +1,4 @@
-"""The key of a record in the query of its request."""
+"""The key of a record, and more of its headers, in the query of its request."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sampleapp.errors import InvalidParameters
-from sampleapp.messages.queries import read_key
+from sampleapp.messages.queries import read_headers, read_key, read_key_and_headers
 
 
 def key_and_faults(query):
@@ -41,6 +41,49 @@ def key_and_faults(query):
 )
 def test_a_query_is_read_as_forms_are(query, key):
     assert key_and_faults(query) == (key, [])
+
+
+RECORDED = {b"event": "event", b"DevEUI": "deveui"}
+
+
+@pytest.mark.parametrize(
+    ("query", "key", "headers"),
+    [
+        (b"", None, ()),
+        (b"event=up", None, (("event", b"up"),)),
+        (b"event=up&key=k&DevEUI=1", b"k", (("event", b"up"), ("deveui", b"1"))),
+        (b"DevEUI&event=", None, (("deveui", b""), ("event", b""))),
+        (b"e%76ent=a+b%2B%ff%00=%", None, (("event", b"a b+\xff\0=%"),)),
+    ],
+)
+def test_named_parameters_become_headers(query, key, headers):
+    faults = []
+    assert read_key_and_headers(query, faults, RECORDED) == (key, headers)
+    if key is None:
+        assert read_headers(query, faults, RECORDED) == headers
+    assert faults == []
+
+
+@pytest.mark.parametrize(
+    ("query", "pointers"),
+    [
+        (b"event=1&event=1", ["/event"]),
+        (b"Event=up&deveui=1&events=1", ["/Event", "/deveui", "/events"]),
+        (b"event=1&key=&key=&x&event=2&DevEUI=", ["/key", "/event", "/x"]),
+    ],
+)
+def test_what_is_not_named_or_repeated_is_a_fault_beside_named_parameters(query, pointers):
+    faults = []
+    read_key_and_headers(query, faults, RECORDED)
+    assert [fault.pointer for fault in faults] == pointers
+
+
+@given(st.binary())
+def test_any_bytes_can_be_a_header(value):
+    faults = []
+    query = b"event=" + quote_from_bytes(value, safe="").encode()
+    assert read_headers(query, faults, RECORDED) == (("event", value),)
+    assert faults == []
 
 
 @given(st.binary(), st.booleans())

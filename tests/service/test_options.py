@@ -134,6 +134,9 @@ def test_headers_for_records_are_given_one_by_one():
     options.parseOptions([])
     config = options.config
     assert (config.record_headers, config.has_record_content_type) == (("x-github-*", "user-agent"), True)
+    options = CommandLine({"SAMPLEAPP_RECORD_QUERY": "event DevEUI event"})
+    options.parseOptions([])
+    assert options.config.record_queries == ("event", "DevEUI")
     options = CommandLine({})
     options.parseOptions(["--no-record-content-type"])
     assert not options.config.has_record_content_type
@@ -156,6 +159,34 @@ def test_headers_for_records_are_given_one_by_one():
         (
             ["--no-record-content-type", "--record-header=content-type"],
             "--no-record-content-type contradicts --record-header Content-Type; give one of them.",
+        ),
+        (
+            ["--record-query=a b"],
+            (
+                "--record-query takes the name of a parameter, such as event, which becomes the name of a "
+                "header: 1 to 256 characters out of A-Z, a-z, 0-9, '-', '.', '_' and '~'."
+            ),
+        ),
+        (
+            ["--record-query=key"],
+            "--record-query cannot take key: the service itself reads the parameter key.",
+        ),
+        (
+            ["--record-query=event", "--record-query=Event"],
+            (
+                "--record-query Event contradicts --record-query event: both would become the header event "
+                "of a record; give one of them."
+            ),
+        ),
+        *(
+            (
+                [f"--record-header={header}", "--record-query=X-Event"],
+                (
+                    "--record-query X-Event contradicts --record-header, which keeps the header x-event of "
+                    "requests: a record has one header of this name; give one of them."
+                ),
+            )
+            for header in ("x-event", "X-*", "*")
         ),
     ],
 )

@@ -71,6 +71,7 @@ OPTIONS = {
     "allow-host": (*URLS[1:], "u:SECRET@x", "[SECRET", "x/SECRET", "u:SECRET@x:80", "\xe9SECRET"),
     "allow-webhook-origin": (*URLS[1:], "SECRET@x", "x:SECRET"),
     "record-header": ("Authorization: Bearer SECRET", "X-Token:SECRET", "SECRET ", "SECRET*x"),
+    "record-query": ("event=SECRET", "SECRET ", "SECRET*x", "?SECRET"),
     "callers": ("SECRET", "/nowhere/SECRET", "SECRET/SECRET", "[callers.x]\nread = SECRET"),
     "broker": (
         "SECRET",

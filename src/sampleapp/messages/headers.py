@@ -1,5 +1,5 @@
 """
-Header fields of a request that become headers of its record, its trace among them.
+Header fields and parameters of a request that become headers of its record, its trace among them.
 
 The values of a trace (W3C Trace Context, level 2) are passed on unchanged: the service adds no span of its
 own, so a consumer continues the caller's trace.
@@ -39,8 +39,17 @@ _SIGNATURES: Final = frozenset(
 _NEVER: Final = _CREDENTIALS | _HOP_BY_HOP | _TRACE | _SIGNATURES | {CALLER_HEADER, FINGERPRINT_HEADER}
 
 
+# RFC 3986, section 2.3: unreserved, so that the name is written in one way only.
+_PARAMETER: Final = re.compile(r"[A-Za-z0-9._~-]{1,256}")
+# Parameters of the service itself where records are published.
+_OWN_PARAMETERS: Final = frozenset({"key", "envelope"})
+_CLOUD_EVENTS: Final = "ce_"
+# KIP-1191.
+_DEAD_LETTERS: Final = "__dlq"
+
+
 class NotRecordable(ValueError):
-    """A field cannot become a header of records. The message is the end of a sentence about the name."""
+    """A field or parameter cannot become a header of records. The message is the end of a sentence about the name."""
 
 
 class RequestFields(Protocol):
@@ -82,19 +91,54 @@ def check_recorded_name(text: str) -> str:
     return lower
 
 
+def check_recorded_parameter(text: str) -> str:
+    """
+    Check the name of a parameter in a query.
+
+    :return: as it is: names of parameters have a case.
+    :raise NotRecordable: a header cannot have the name, or has it for another reason.
+    """
+    lower = text.lower()
+    if not _PARAMETER.fullmatch(text):
+        # Not repeated: it may be a whole query, with a secret.
+        raise NotRecordable(
+            "takes the name of a parameter, such as event, which becomes the name of a header: 1 to 256 "
+            "characters out of A-Z, a-z, 0-9, '-', '.', '_' and '~'"
+        )
+    if lower in _OWN_PARAMETERS:
+        raise NotRecordable(f"cannot take {text}: the service itself reads the parameter {lower}")
+    if lower == CONTENT_TYPE:
+        raise NotRecordable(f"cannot take {text}: this header of a record describes the body")
+    if lower.startswith(_CLOUD_EVENTS):
+        raise NotRecordable(f"cannot take {text}: headers of a record that begin with ce_ describe an event")
+    if lower.startswith(_DEAD_LETTERS):
+        raise NotRecordable(f"cannot take {text}: headers that begin with __dlq are those of a dead letter")
+    check_recorded_name(text)
+    return text
+
+
 class RecordedFields:
     """
-    The choice of header fields that become headers of a record.
+    The choice of header fields, and of parameters, that become headers of a record.
 
     A field that the request names in ``Connection`` is left out, since it is for one connection only (RFC
     9110, section 7.6.1).
     """
 
-    def __init__(self, names: Iterable[str] = (), *, has_content_type: bool = True) -> None:
+    def __init__(
+        self,
+        names: Iterable[str] = (),
+        *,
+        has_content_type: bool = True,
+        parameters: Iterable[str] = (),
+    ) -> None:
         """
-        :param names: each as `check_recorded_name` returns it.
+        :param names: of fields, each as `check_recorded_name` returns it.
         :param has_content_type: True to include ``Content-Type``.
+        :param parameters: of the query, each as `check_recorded_parameter` returns it.
         """
+        self.parameters: Final = {name.encode("ascii"): name.lower() for name in parameters}
+        """The names of headers by the parameters that become these headers."""
         names = dict.fromkeys((CONTENT_TYPE, *names) if has_content_type else names)
         self.names: Final = frozenset(name for name in names if not name.endswith("*"))
         """The full names, in lower case."""
@@ -119,12 +163,13 @@ class RecordedFields:
             [
                 (name.decode("ascii"), value)
                 for name in fields.names()
-                if self._has(name) and name not in without
+                if self.has(name) and name not in without
                 for value in fields.all(name)
             ]
         )
 
-    def _has(self, name: bytes) -> bool:
+    def has(self, name: bytes) -> bool:
+        """Return whether fields with a name, in lower case, become headers."""
         if name in self._exact:
             return True
         if not self._prefixes or not name.startswith(self._prefixes):

@@ -1,9 +1,10 @@
-"""Parsing of queries, and of the query of a request that publishes: the record's key."""
+"""Parsing of queries, and of the query of a request that publishes: the record's key and headers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
+from types import MappingProxyType
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
@@ -15,6 +16,7 @@ GET_PUBLISHES_NOTHING: Final = (
 )
 
 _KEY: Final = b"key"
+_NONE: Final[Mapping[bytes, str]] = MappingProxyType({})
 _OF_MESSAGES: Final = {b"topic", _KEY, b"key_base64", b"content", b"content_base64", b"value"}
 _MOST_PARAMETERS: Final = 200
 _MOST_FAULTS: Final = 20
@@ -23,27 +25,69 @@ _MOST_FAULTS: Final = 20
 
 def read_key(query: bytes, faults: list[Fault]) -> bytes | None:
     """
-    Find the key in a query.
+    Find the key in a query that may have nothing else.
 
     :param query: as for `decoded_parameters`.
     :param faults: gets the faults: unknown parameters, and a repeated key.
     :return: the octets, which may not be UTF-8; ``None`` without a key.
     """
+    return _read(query, faults, right='the only one is "key"')[0]
+
+
+def read_key_and_headers(
+    query: bytes, faults: list[Fault], recorded: Mapping[bytes, str]
+) -> tuple[bytes | None, tuple[tuple[str, bytes], ...]]:
+    """
+    Find the key in a query, as `read_key` does, and the parameters that become headers of the record.
+
+    :param recorded: the names of these headers, by the parameters.
+    :return: the key, and the headers in the order of the query.
+    """
+    return _read(query, faults, recorded, right=f'the only one is "key", {_RECORDED}')
+
+
+def read_headers(
+    query: bytes, faults: list[Fault], recorded: Mapping[bytes, str]
+) -> tuple[tuple[str, bytes], ...]:
+    """Find the headers, as `read_key_and_headers` does, in the query of a hook, which has no key."""
+    return _read(query, faults, recorded, right=f"a hook takes none, {_RECORDED}", takes_key=False)[1]
+
+
+_RECORDED: Final = "besides those that the service's option --record-query names"
+
+
+def _read(
+    query: bytes,
+    faults: list[Fault],
+    recorded: Mapping[bytes, str] = _NONE,
+    *,
+    right: str,
+    takes_key: bool = True,
+) -> tuple[bytes | None, tuple[tuple[str, bytes], ...]]:
+    """
+    Find the key and the headers.
+
+    :param right: as for `unknown_parameters`.
+    """
     if not query:
-        return None
-    key: bytes | None = None
-    keys = 0
-    unknown: dict[bytes, None] = {}
+        return None, ()
+    if takes_key and query.startswith(b"key=") and b"&" not in query:
+        # Nearly all requests.
+        return _decoded(query[4:]), ()
+    values: dict[bytes, list[bytes]] = {}
     for name, value in decoded_parameters(query):
-        if name == _KEY:
-            key = value
-            keys += 1
-        else:
-            unknown[name] = None
-    if keys > 1:
-        faults.append(Fault("/key", f'The parameter "key" is there {keys} times; a record has one key.'))
-    faults += unknown_parameters(unknown, 'the only one is "key"')
-    return key
+        values.setdefault(name, []).append(value)
+    key = values.pop(_KEY, []) if takes_key else []
+    known = {b"key": key} if key else {}
+    known |= {name: values.pop(name) for name in [*values] if name in recorded}
+    for name, each in known.items():
+        if len(each) > 1:
+            text, what = name.decode("ascii"), "key" if name == _KEY else "header of this name"
+            said = f'The parameter "{text}" is there {len(each)} times; a record has one {what}.'
+            faults.append(Fault(f"/{pointer_token(text)}", said))
+    faults += unknown_parameters(values, right)
+    headers = [(recorded[name], each[0]) for name, each in known.items() if name != _KEY]
+    return key[0] if key else None, tuple(headers)
 
 
 def decoded_parameters(query: bytes) -> Iterator[tuple[bytes, bytes]]:

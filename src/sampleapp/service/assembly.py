@@ -88,7 +88,11 @@ def build(
     follower = ReadingsFollower(broker=broker, topic=config.readings_topic, clock=reactor)
     readiness = Readiness(broker=broker, follower=follower)
     listeners = [Listener.from_description(description, reactor=reactor) for description in config.listen]
-    recorded = RecordedFields(config.record_headers, has_content_type=config.has_record_content_type)
+    recorded = RecordedFields(
+        config.record_headers,
+        has_content_type=config.has_record_content_type,
+        parameters=config.record_queries,
+    )
     callers = _callers(config, listeners, reloads, recorded_names=recorded.names, reactor=reactor, now=now)
     lost_lines = Counter() if lost_lines is None else lost_lines
     access_log = _access_log(config.log, reloads, clock=reactor, lost_lines=lost_lines)
@@ -235,6 +239,7 @@ def _web(
         is_for_other_sites=cors is not None,
         has_hsts=config.has_hsts and any(listener.has_tls for listener in listeners),
         has_host_rule=host_rule is not None,
+        recorded_parameters=config.record_queries,
     )
     documentation.show(table, features)
     dispatch = table.dispatch if cors is None else cors.answering_preflights(table.dispatch)

@@ -49,6 +49,12 @@ class Config(Struct, frozen=True, kw_only=True):
 
     Each as `sampleapp.messages.headers.check_recorded_name` returns it.
     """
+    record_queries: tuple[str, ...] = ()
+    """
+    The parameters of queries that become headers of records.
+
+    Each as `sampleapp.messages.headers.check_recorded_parameter` returns it.
+    """
     has_record_content_type: bool = True
     """True if ``Content-Type`` becomes a header of the record."""
     records_caller: bool = False

@@ -19,7 +19,12 @@ from twisted.python.usage import UsageError
 
 from sampleapp.access.caller import TopicPatterns, is_legal_pattern
 from sampleapp.logs import LEVELS, AccessLogFormat, LogFormat
-from sampleapp.messages.headers import CONTENT_TYPE, check_recorded_name
+from sampleapp.messages.headers import (
+    CONTENT_TYPE,
+    RecordedFields,
+    check_recorded_name,
+    check_recorded_parameter,
+)
 from sampleapp.model import is_legal_topic
 from sampleapp.service.config import DEFAULTS, Config
 from sampleapp.web.cors import check_origin
@@ -126,9 +131,29 @@ def config_of(given: Mapping[str, Sequence[str]]) -> Config:
         raise UsageError(
             "--no-record-content-type contradicts --record-header Content-Type; give one of them."
         )
+    _check_recorded_parameters(config)
     if config.admin is not None:
         config = _with_setting(config, "limits.kept_for_admin", _KEPT_FOR_ADMIN)
     return config
+
+
+def _check_recorded_parameters(config: Config) -> None:
+    """:raise UsageError: a header of records would come from two parts of a request."""
+    fields = RecordedFields(config.record_headers, has_content_type=config.has_record_content_type)
+    before: dict[str, str] = {}
+    for name in config.record_queries:
+        lower = name.lower()
+        if lower in before:
+            raise UsageError(
+                f"--record-query {name} contradicts --record-query {before[lower]}: both would become the "
+                f"header {lower} of a record; give one of them."
+            )
+        if fields.has(lower.encode("ascii")):
+            raise UsageError(
+                f"--record-query {name} contradicts --record-header, which keeps the header {lower} of "
+                "requests: a record has one header of this name; give one of them."
+            )
+        before[lower] = name
 
 
 def _with_setting(settings: Any, path: str, value: Any) -> Any:
@@ -303,6 +328,14 @@ GROUPS: Final[Mapping[str, tuple[Option, ...]]] = {
             name="no-record-content-type",
             setting="has_record_content_type",
             help="Do not keep the Content-Type of such requests as a header of the record.",
+        ),
+        Option(
+            name="record-query",
+            kind=Kind("NAME", lambda text, _: check_recorded_parameter(text)),
+            collect=_unique,
+            setting="record_queries",
+            help="Parameter in the query of POST /topics/{topic} and of hooks that becomes a header of the "
+            "record, with its name in lower case. Others get 422.",
         ),
         Option(
             name="record-caller",

@@ -241,8 +241,8 @@ class SampleApp:
         :param allowed_origins: the other sites whose pages may publish, each in the form that
             `sampleapp.web.cors.check_origin` accepts. Pages of this service always may.
         :param limits: for the lengths of bodies.
-        :param recorded: chooses the header fields of requests that become headers of records; by default
-            only ``Content-Type``.
+        :param recorded: chooses the header fields and parameters of requests that become headers of
+            records; by default only ``Content-Type``.
         :param records_caller: True to add the name of the caller to each record, which needs access control.
         :param hooks: verifies the requests of hooks; by default there are none.
         :param schemas: of topics; by default, contents are not checked.

@@ -74,6 +74,8 @@ class Description(Struct, frozen=True, kw_only=True):
     """Including the variables of the path."""
     bodies: tuple[Content, ...] = ()
     """The possible forms of the request body; none if the body is ignored."""
+    takes_recorded_parameters: bool = False
+    """True if the operation also has the parameters of `Features.recorded_parameters`."""
     needs_body: bool = True
     """True if a request without a body is rejected."""
     successes: tuple[Success, ...]
@@ -106,6 +108,8 @@ class Features(Struct, frozen=True, kw_only=True):
     """True if answers on TLS endpoints have ``Strict-Transport-Security``."""
     has_host_rule: bool = False
     """True if requests for unknown hosts are rejected."""
+    recorded_parameters: tuple[str, ...] = ()
+    """The parameters of queries that become headers of records."""
 
 
 in_path = partial(Parameter, "path")

@@ -112,6 +112,17 @@ def test_every_route_and_method_of_the_service_is_in_the_document_and_no_other()
     assert described.operations() == described_by(WholeService()).operations()
 
 
+def test_parameters_that_become_headers_are_described_where_they_are_taken():
+    described = described_by(WholeService(record_queries=("DevEUI",)))
+    OpenAPIV31SpecValidator(described.document).validate()
+    assert {
+        (method, path)
+        for path, item in described.document["paths"].items()
+        for method, operation in item.items()
+        if any(each["name"] == "DevEUI" for each in operation.get("parameters", ()))
+    } == {("post", "/topics/{topic}"), ("post", "/hooks/{hook}")}
+
+
 def test_every_example_is_what_its_schema_says(described):
     contents = [
         content

@@ -392,6 +392,29 @@ def test_a_query_means_nothing_and_is_rejected(service):
     assert service.broker.records == []
 
 
+def test_chosen_parameters_become_headers_of_the_record_and_are_not_signed():
+    service = made(record_queries=("event",), record_headers=("x-own",))
+    more = [(b"X-Own", b"1")]
+    assert post(service, "github", [*signed("github", BODY), *more], query="?event=up").status == 200
+    assert post(service, "slack", signed("slack", BODY), query="?event=").status == 200
+    challenge = b'{"type": "url_verification", "challenge": "x"}'
+    answer = post(service, "slack", signed("slack", challenge), challenge, query="?event=up")
+    assert (answer.status, answer.body) == (200, b"x")
+    kept = [record.headers for record in service.broker.records]
+    assert kept == [(("x-own", b"1"), ("event", b"up")), (("event", b""),)]
+    for query in ("?event=a&event=b", "?Event=up", "?event=up&key=k"):
+        # Without a right signature, nobody learns which parameters there are.
+        rejected(post(service, "github", signed("stripe", BODY), query=query))
+        response = post(service, "github", signed("github", BODY), query=query)
+        assert_problem(response, 422)
+    (fault,) = json.loads(response.body)["errors"]
+    assert fault["detail"] == (
+        'There is no parameter "key" here; a hook takes none, besides those that the service\'s option '
+        "--record-query names."
+    )
+    assert len(service.broker.records) == 2
+
+
 def test_what_is_sent_again_with_the_header_of_its_id_is_published_once():
     clock = Clock()
     broker = MemoryBroker(clock=clock)

@@ -314,6 +314,10 @@ GITHUB = [
 KEPT = (("content-type", b"application/json"), ("x-github-event", b"push"), ("x-github-delivery", b"17"))
 
 
+KEPT_OF_PLAIN = (("content-type", b"text/plain"), ("x-a", b"1"))
+STRUCTURED_HEADERS = (("content-type", b"application/cloudevents+json"),)
+
+
 @pytest.mark.parametrize(("method", "target"), [("POST", "/topics/t"), ("DELETE", "/topics/t?key=k")])
 def test_chosen_headers_of_a_request_become_headers_of_its_record(method, target):
     service = InMemoryService(broker=PromptBroker(), record_headers=("x-github-*", "x-hub-*"))
@@ -335,6 +339,57 @@ def test_the_records_of_events_have_one_content_type_and_the_chosen_headers(cont
     assert service.request("POST", "/topics/t", headers, body).status == 200
     kept = (("content-type", content_type.replace(b"-batch", b"")), *own, ("x-own", b"1"))
     assert [record.headers for record in service.broker.records] == [kept]
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "own"),
+    [
+        ([], b"up", ()),
+        ([(b"Content-Type", b"text/plain"), (b"X-A", b"1")], b"", KEPT_OF_PLAIN),
+        (EVENT, b"<a/>", EVENT_HEADERS),
+        ([(b"Content-Type", b"application/cloudevents+json")], STRUCTURED, STRUCTURED_HEADERS),
+        (
+            [(b"Content-Type", b"application/cloudevents-batch+json")],
+            b"[%b]" % STRUCTURED,
+            STRUCTURED_HEADERS,
+        ),
+    ],
+)
+def test_chosen_parameters_become_headers_of_the_record(headers, body, own):
+    service = InMemoryService(
+        broker=PromptBroker(), record_headers=("x-*",), record_queries=("event", "DevEUI")
+    )
+    fields = [*headers, (b"traceparent", PARENT)]
+    response = service.request("POST", "/topics/t?DevEUI=00%ff+&key=k&event=up", fields, body)
+    assert response.status == 200
+    (record,) = service.broker.records
+    assert (record.key, record.value.strip()) == (b"k", body.strip(b"[ ]"))
+    assert record.headers == (
+        *own,
+        ("deveui", b"00\xff "),
+        ("event", b"up"),
+        ("traceparent", PARENT),
+    )
+
+
+@pytest.mark.parametrize("named", [(), ("event",)])
+def test_a_parameter_that_is_not_chosen_is_rejected_with_the_option(named):
+    service = InMemoryService(broker=PromptBroker(), record_queries=named)
+    response = service.request("POST", "/topics/t?Event=up&event", [], b"x")
+    assert_problem(response, 422)
+    (fault, *_) = json.loads(response.body)["errors"]
+    assert fault == {
+        "pointer": "/Event",
+        "detail": 'There is no parameter "Event" here; the only one is "key", besides those that the service\'s '
+        "option --record-query names.",
+    }
+    assert_problem(service.request("POST", "/topics/t?event=a&event=b", [], b"x"), 422)
+    # Tombstones and REST Proxy's API take none.
+    assert_problem(service.request("DELETE", "/topics/t?key=k&event=up"), 422)
+    produce = (b"Content-Type", b"application/vnd.kafka.json.v2+json")
+    body = b'{"records": [{"value": 1}]}'
+    assert service.request("POST", "/topics/t?event=up", [produce], body).status == 422
+    assert service.broker.records == []
 
 
 def test_messages_and_records_for_rest_proxy_keep_no_headers_of_their_request():

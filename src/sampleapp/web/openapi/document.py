@@ -22,7 +22,7 @@ from sampleapp import access
 from sampleapp.access import Right
 from sampleapp.errors import SampleAppError, TooManyIdempotencyKeys
 from sampleapp.web import errors as request_errors
-from sampleapp.web.descriptions import Content, Description, Features, Field, Parameter, Success
+from sampleapp.web.descriptions import Content, Description, Features, Field, Parameter, Success, in_query
 from sampleapp.web.errors import FAULT, ROWS, Problem, Row
 from sampleapp.web.rest_proxy_documents import RESPONSE
 from sampleapp.web.routing import App
@@ -205,6 +205,10 @@ class _Builder:
             self._schemes["password"] = _PASSWORD
             if features.takes_certificates:
                 self._schemes["certificate"] = _CERTIFICATE
+        self._recorded = tuple(
+            in_query(name, f"Becomes the header `{name.lower()}` of the record, as bytes.")
+            for name in features.recorded_parameters
+        )
         self._of_every_request: set[_Kind] = {*_OF_EVERY_REQUEST}
         if features.has_host_rule:
             self._of_every_request.add(request_errors.MisdirectedRequest)
@@ -286,8 +290,11 @@ class _Builder:
         }
         if description.text:
             operation["description"] = description.text
-        if description.parameters:
-            operation["parameters"] = [self._parameter(parameter) for parameter in description.parameters]
+        parameters = description.parameters
+        if description.takes_recorded_parameters:
+            parameters += self._recorded
+        if parameters:
+            operation["parameters"] = [self._parameter(parameter) for parameter in parameters]
         if description.bodies and method not in {"GET", "HEAD"}:
             operation["requestBody"] = {
                 "description": _CODINGS,

@@ -430,6 +430,7 @@ PUBLISH_TO_TOPIC: Final = Description(
         "before any is published. If only some of them are published, the status is 504, or 422 if the "
         "others were rejected permanently; `offsets` has the outcome of each."
     ),
+    takes_recorded_parameters=True,
     parameters=(
         _TOPIC,
         in_query(
@@ -514,6 +515,7 @@ RECEIVE_HOOK: Final = Description(
         "To Slack, the response has no body; its `url_verification` is answered with the challenge, and not "
         "published. After 503, nothing was published. After 504, the outcome is unknown."
     ),
+    takes_recorded_parameters=True,
     parameters=(in_path("hook", "The name of the hook, from the callers file."), *_OF_ONE_RECORD),
     bodies=(Content("*/*", _ANY_BYTES, "Any bytes, with or without a media type"),),
     needs_body=False,

@@ -14,7 +14,8 @@ from twisted.internet.defer import Deferred
 from sampleapp.access import Hook, HookVerifier, InvalidSignature, SignedRequest, Slack, names_of_field
 from sampleapp.errors import Fault, InvalidParameters
 from sampleapp.messages.headers import RecordedFields
-from sampleapp.messages.queries import decoded_parameters, unknown_parameters
+from sampleapp.messages.parsing import RecordHeaders
+from sampleapp.messages.queries import read_headers
 from sampleapp.web.access_control import TO_PUBLISH, authorize_topic
 from sampleapp.web.publish.publisher import IDEMPOTENCY_KEY, Publisher, scope_of
 from sampleapp.web.responses import Response
@@ -49,7 +50,8 @@ class Hooks:
     def __init__(self, publisher: Publisher, verifier: HookVerifier | None, recorded: RecordedFields) -> None:
         """
         :param verifier: verifies requests; ``None`` without a callers file.
-        :param recorded: chooses the header fields of a request that become headers of its record.
+        :param recorded: chooses the header fields and parameters of a request that become headers of its
+            record.
         """
         self._publisher = publisher
         self.verifier = verifier
@@ -68,8 +70,8 @@ class Hooks:
     def _receive(self, request: Request, *, hook: str) -> Response | Deferred[Response]:
         if request.verify_body is not None:
             request.verify_body(request, request.body)
-        names = dict.fromkeys(name for name, _ in decoded_parameters(request.query))
-        faults = list(unknown_parameters(names, "a hook takes none"))
+        faults: list[Fault] = []
+        of_query = read_headers(request.query, faults, self._recorded.parameters)
         verified: _Verified = request.checked
         if isinstance(verified.hook.scheme, Slack) and not faults:
             if _is_ssl_check(request.body):
@@ -77,15 +79,18 @@ class Hooks:
             challenge = _challenge_in(request.body)
             if challenge is not None:
                 return Response(HTTPStatus.OK, _PLAIN_TEXT, challenge.encode("utf-8", "replace"))
-            return self._publish(request, verified, faults).addCallback(_without_body)
-        return self._publish(request, verified, faults)
+            return self._publish(request, verified, of_query, faults).addCallback(_without_body)
+        return self._publish(request, verified, of_query, faults)
 
-    def _publish(self, request: Request, verified: _Verified, faults: list[Fault]) -> Deferred[Response]:
+    def _publish(
+        self, request: Request, verified: _Verified, of_query: RecordHeaders, faults: list[Fault]
+    ) -> Deferred[Response]:
         """
         Publish the body of a verified request.
 
+        :param of_query: the headers that its query has.
         :param faults: of its query; those of its other parts are added.
-        :raise InvalidParameters: the request has a query, or several keys.
+        :raise InvalidParameters: the query has other parameters, or the request has several keys.
         :raise MalformedIdempotencyKey: its idempotency key is not valid.
         """
         fields, hook = request.fields, verified.hook
@@ -104,6 +109,7 @@ class Hooks:
             key=keys[0] if keys else None,
             value=request.body,
             of_request=self._recorded.of(fields, without=verified.signature_fields)
+            + of_query
             + self._publisher.headers_of(request),
             scope=scope_of(request, _names(hook.idempotency_header) or (IDEMPOTENCY_KEY,)),
         )

@@ -21,7 +21,7 @@ from sampleapp.messages.cloud_events import (
 from sampleapp.messages.headers import RecordedFields
 from sampleapp.messages.idempotency_key import IdempotencyScope
 from sampleapp.messages.parsing import RecordHeaders
-from sampleapp.messages.queries import read_key
+from sampleapp.messages.queries import read_key, read_key_and_headers
 from sampleapp.model import TOPIC_RULE, is_legal_topic
 from sampleapp.web.access_control import AuthorizedTopic
 from sampleapp.web.errors import SeveralContentTypes, UnsupportedEventFormat
@@ -79,8 +79,10 @@ def _read_head(
     faults: list[Fault] = []
     if not is_legal_topic(topic):
         faults.append(Fault("/topic", f"The topic in the path must be {TOPIC_RULE}."))
-    key = read_key(request.query, faults)
-    if is_tombstone and key is None:
+    of_query: RecordHeaders = ()
+    if not is_tombstone:
+        key, of_query = read_key_and_headers(request.query, faults, recorded.parameters)
+    elif (key := read_key(request.query, faults)) is None:
         faults.append(
             Fault("/key", 'The parameter "key" is missing. It names the key to delete, as in "?key=kitchen".')
         )
@@ -99,7 +101,7 @@ def _read_head(
         key,
         headers,
         # An event has its content type among its own headers.
-        recorded.of(fields, without=unrecorded | _CONTENT_TYPE if is_event else unrecorded),
+        recorded.of(fields, without=unrecorded | _CONTENT_TYPE if is_event else unrecorded) + of_query,
         scope_of(request) if fields.all(IDEMPOTENCY_KEY) else None,
     )
 
@@ -118,7 +120,8 @@ class RawPublishing:
     ) -> None:
         """
         :param produce: serves the bodies that have REST Proxy's media types.
-        :param recorded: chooses the header fields of a request that become headers of its record.
+        :param recorded: chooses the header fields and parameters of a request that become headers of its
+            record.
         :param hooks: has the fields with signatures, which become headers of no record.
         """
         self._publisher = publisher
