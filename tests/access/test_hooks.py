@@ -86,6 +86,16 @@ def test_everything_about_a_hook_can_be_chosen():
     assert hook_of({**HOOK, "scheme": '"stripe"', "tolerance": "0.5"}).tolerance_s == 0.5
 
 
+TIMED = {**HMAC, "timestamp_header": '"X-Time"', "signed": '"{timestamp}:{body}"'}
+
+
+def test_the_time_of_a_signature_can_be_in_a_header_of_its_own():
+    hook = hook_of({**TIMED, "tolerance": "60"})
+    assert (hook.scheme.signed, hook.scheme.timestamp_field) == ("{timestamp}:{body}", "x-time")
+    assert hook.tolerance_s == 60
+    assert hook_of(TIMED).tolerance_s == 300
+
+
 @pytest.mark.parametrize(
     ("members", "said"),
     [
@@ -145,6 +155,56 @@ def test_everything_about_a_hook_can_be_chosen():
             "line 6: hooks.h.prefix must be 1 to 100 visible ASCII characters without a comma, such as ",
         ),
         ({**HMAC, "prefix": '"a,b="'}, "line 6: hooks.h.prefix must be 1 to 100 visible ASCII characters "),
+        *(
+            (
+                {**HMAC, "timestamp_header": '"X-Time"', "signed": f'"{signed}"'},
+                "line 7: hooks.h.signed must have {timestamp} and {body} once each, and no other braces, in ",
+            )
+            for signed in (
+                *(
+                    "",
+                    "{body}",
+                    "{timestamp}",
+                    "{body}{body}",
+                    "{timestamp}.{timestamp}.{body}",
+                    "{Timestamp}{body}",
+                ),
+                *(
+                    "{id}.{timestamp}.{body}",
+                    "{timestamp}:{body}}",
+                    "{{timestamp}}{body}",
+                    "\u00e4{timestamp}{body}",
+                ),
+                *("{timestamp}.{body}\\t", "{timestamp}" + "." * 184 + "{body}", "{{timestamp}body}"),
+            )
+        ),
+        (
+            {**HMAC, "signed": '"{timestamp}:{body}"'},
+            "line 6: hooks.h.signed needs timestamp_header beside it, the header with the time, such as ",
+        ),
+        (
+            {**HMAC, "timestamp_header": '"X-Time"'},
+            "line 6: hooks.h.timestamp_header needs signed beside it, the form of what is signed, such as ",
+        ),
+        *(
+            (
+                {**HMAC, "timestamp_header": f'"{name}"', "signed": '"{timestamp}:{body}"'},
+                "line 6: hooks.h.timestamp_header must be the name of the header with the time, and of ",
+            )
+            for name in ("", "X Y", "Content-Type", "x-SIGNATURE")
+        ),
+        *(
+            (
+                {**HOOK, "scheme": f'"{scheme}"', member: '"X"'},
+                f"line 5: hooks.h.{member} is for the scheme hmac only, and this one is {scheme}.",
+            )
+            for scheme in ("github", "stripe", "slack", "standard")
+            for member in ("signed", "timestamp_header")
+        ),
+        (
+            {**TIMED, "idempotency_header": '"x-time"'},
+            "line 8: hooks.h.idempotency_header must be the header with the id of a delivery; x-time is ",
+        ),
         ({**HOOK, "key_header": '"a:"'}, "line 5: hooks.h.key_header must be the name of a header."),
         (
             {**HMAC, "idempotency_header": '"x-SIGNATURE"'},

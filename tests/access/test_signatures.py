@@ -390,6 +390,88 @@ def test_a_device_signs_in_hex_or_base64_with_or_without_a_prefix():
         assert verdict(scheme, [b"s"], fields_of({"X-Sig": value}), b"21.5") == expected, value
 
 
+def timed(signed, time, body=b"21.5", *, form="{timestamp}:{body}", now_s=NOW, tolerance_s=300):
+    """The verdict about what a sender has signed, with a time."""
+    scheme = HMACScheme("x-sig", signed=form, timestamp_field="x-time")
+    assert scheme.has_time
+    headers = {"X-Sig": hmac.digest(b"s", signed, "sha256").hex(), "X-Time": time}
+    return verdict(scheme, [b"s"], fields_of(headers), body, now_s=now_s, tolerance_s=tolerance_s)
+
+
+DATE_TIME = "2023-11-14T22:13:20Z"
+
+
+@pytest.mark.parametrize(
+    ("form", "signed"),
+    [
+        ("{timestamp}:{body}", "%s:21.5"),
+        ("{timestamp}.{body}", "%s.21.5"),
+        ("v0:{timestamp}:{body}", "v0:%s:21.5"),
+        ("{body}\n{timestamp}", "21.5\n%s"),
+        ("a{body}b{timestamp}c", "a21.5b%sc"),
+    ],
+)
+@pytest.mark.parametrize("time", [f"{NOW}", f"{NOW}000", DATE_TIME, DATE_TIME.replace("Z", ".000Z")])
+def test_a_device_can_sign_a_time_in_seconds_or_milliseconds_or_as_rfc_3339_has_it(form, signed, time):
+    right = (signed % time).encode()
+    assert [
+        timed(right, time, form=form, now_s=NOW + age, tolerance_s=10)
+        for age in (-10.001, -10, 10, 10.001, math.inf)
+    ] == ["early", "", "", "old", "old"]
+    assert timed(right, time, b"21.6", form=form) == "wrong"
+    assert timed(b"21.5", time, form=form) == "wrong"
+    later = time.replace("20", "21").replace("700", "701") if "T" in time else str(int(time) + 1)
+    assert timed(right, later, form=form) in {"wrong", "early"}
+
+
+def test_what_is_not_a_time_is_malformed_whatever_is_signed():
+    for time in (
+        *("", "x", "-1", "+1", "1.5", f"{NOW}.0", f"0x{NOW:x}", "9" * 16, "\xb2"),
+        *("2023-11-14", "2023-11-14T22:13:20", "2023-11-14T22:13:20+00:00", "2023-11-14 22:13:20Z"),
+        *("2023-02-30T00:00:00Z", "0000-01-01T00:00:00Z", "2023-11-14T25:00:00Z", "2023-11-14T22:13:20z"),
+    ):
+        assert timed(f"{time}:21.5".encode("latin-1"), time) == "malformed", time
+    assert timed(b"0:21.5", "0") == "old"
+    assert timed(f"{'9' * 15}:21.5".encode(), "9" * 15) == "early"
+
+
+@pytest.mark.parametrize(
+    ("form", "signed"),
+    [
+        *[("{timestamp}{body}", "%s21.5"), ("{body}{timestamp}", "21.5%s")],
+        *[("{timestamp}0{body}", "%s021.5"), ("x{body}-1{timestamp}", "x21.5-1%s")],
+    ],
+)
+def test_digits_cannot_move_between_a_time_and_the_body(form, signed):
+    # "1700000000" and "123{}" are signed like the milliseconds "1700000000123" and "{}".
+    for time in (f"{NOW}", f"{NOW}123"):
+        assert timed((signed % time).encode(), time, form=form) == "malformed"
+    # The end of an RFC 3339 time is no digit, and its beginning has four.
+    assert timed((signed % DATE_TIME).encode(), DATE_TIME, form=form) == ""
+
+
+def test_what_zendesk_shows_in_its_documentation_is_right():
+    """https://developer.zendesk.com/documentation/event-connectors/webhooks/verifying/"""
+    scheme = HMACScheme("x-signature", "base64", signed="{body}{timestamp}", timestamp_field="x-time")
+    key, body = b"HRkRd4BeOAoUkfZr-mhauJT64rvBASlJRoIyPsd3zeA=", b'{"say": "hello"}'
+    shown = {"X-Signature": "tRDSF7URY8BLCDlaBcQ7FHu051Zk+aAB0NKMP53teMw=", "X-Time": "2021-07-25T10:00:00Z"}
+    assert [verdict(scheme, [key], fields_of(shown), body, now_s=1627207200 + s) for s in (1, 301)] == [
+        "",
+        "old",
+    ]
+
+
+def test_the_header_with_the_time_is_required_once():
+    scheme = HMACScheme("x-sig", signed="{timestamp}:{body}", timestamp_field="x-time")
+    signature = hmac.digest(b"s", b"%d:x" % NOW, "sha256").hex()
+    assert verdict(scheme, [b"s"], fields_of({"X-Sig": signature}), b"x") == "missing"
+    assert verdict(scheme, [b"s"], fields_of({"X-Time": str(NOW)}), b"x") == "missing"
+    fields = fields_of({"X-Sig": signature, "X-Time": str(NOW)})
+    assert verdict(scheme, [b"s"], fields, b"x") == ""
+    fields.add(b"x-time", str(NOW).encode())
+    assert verdict(scheme, [b"s"], fields, b"x") == "malformed"
+
+
 @pytest.mark.parametrize("prefix", ["", "v1="])
 @pytest.mark.parametrize("encoding", ["hex", "base64"])
 def test_of_several_signatures_of_a_device_one_must_be_right(prefix, encoding):

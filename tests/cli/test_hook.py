@@ -102,6 +102,22 @@ def test_a_secret_that_is_there_stays(file):
     assert f"Secret: the content of {kept}\n" in stdout
 
 
+def test_a_sender_that_signs_a_time_is_added(file):
+    arguments = ["--header=X-Grafana-Alerting-Signature", "--signed={timestamp}:{body}"]
+    hook = ["grafana", "--scheme=hmac", "--topic=t", *arguments]
+    code, _, stderr = run(*hook, "--append", file)
+    assert (code, file.exists()) == (2, False)
+    assert (
+        "hooks.grafana.signed needs timestamp_header beside it, the header with the time, such as" in stderr
+    )
+    code, stdout, _ = run(*hook, "--timestamp-header=X-Grafana-Time", "--tolerance=60", "--append", file)
+    assert code == 0
+    secret(re.findall("Secret: ([0-9a-f]{64})\n", stdout)[0], "the secret of a hook")
+    (made,) = load_callers(file).hooks.values()
+    assert (made.scheme.signed, made.scheme.timestamp_field) == ("{timestamp}:{body}", "x-grafana-time")
+    assert made.tolerance_s == 60
+
+
 def test_a_device_is_added_with_all_members(file):
     arguments = ["--header=X-Sig", "--encoding=base64", "--prefix=v1=", "--key-header=X-Meter"]
     code, stdout, _ = run("meters.a", "--scheme=hmac", "--topic=t", *arguments, "--append", file)

@@ -123,5 +123,6 @@ def test_a_parameter_cannot_become_what_the_service_or_an_event_says(name):
     ["", "a b", "a=b", "a[]", "\xe4", "x" * 257, "x*", "*", "a&b", "a%20", "a+", "event\n", "a,b", "a/b"],
 )
 def test_a_parameter_whose_name_is_no_name_of_a_header_is_rejected(name):
-    with pytest.raises(NotRecordable, match="^takes the name of a parameter, such as event"):
+    with pytest.raises(NotRecordable) as caught:
         check_recorded_parameter(name)
+    assert str(caught.value).startswith("takes the name of a parameter, such as event, ")

@@ -185,6 +185,8 @@ _EXAMPLES: Final = {
     "header": '"X-Signature"',
     "encoding": '"hex"',
     "prefix": '"sha256="',
+    "signed": '"{timestamp}:{body}"',
+    "timestamp_header": '"X-Timestamp"',
     "key_header": '"X-Device"',
     "idempotency_header": '"X-GitHub-Delivery"',
     "tolerance": "300",
@@ -290,6 +292,8 @@ class HookTable(_RatesTable):
     header: str | None = None
     encoding: str | None = None
     prefix: str | None = None
+    signed: str | None = None
+    timestamp_header: str | None = None
     key_header: str | None = None
     idempotency_header: str | None = None
     tolerance: float | None = None

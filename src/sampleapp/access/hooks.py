@@ -31,7 +31,16 @@ from msgspec import Struct
 
 from sampleapp.access.caller import HOOK, Caller, TopicPatterns, is_legal_name
 from sampleapp.access.callers_file_tables import HookTable, Mistake, Path, convert
-from sampleapp.access.signatures import ENCODINGS, FIXED_SCHEMES, HMAC, SCHEMES, HMACScheme, Scheme
+from sampleapp.access.signatures import (
+    BODY,
+    ENCODINGS,
+    FIXED_SCHEMES,
+    HMAC,
+    SCHEMES,
+    TIMESTAMP,
+    HMACScheme,
+    Scheme,
+)
 from sampleapp.model import TOPIC_RULE, is_legal_topic
 
 DEFAULT_TOLERANCE_S: Final = 300.0
@@ -44,6 +53,7 @@ _MOST_TOLERANCE_S: Final = 86_400.0
 _FIELD: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}")
 # A comma is between signatures.
 _PREFIX: Final = re.compile(r"[!-+\--~]{1,100}")
+_SIGNED: Final = re.compile(r"[\n -~]{1,200}")
 # As senders show them, or as they are often made: 128 bits or more in hexadecimal, or in base64 with padding.
 _SECRET: Final = re.compile(r"whsec_.*|[0-9A-Fa-f]{32,}|[A-Za-z0-9+/_-]{22,}={1,2}", re.DOTALL)
 _NOT_FOR_SIGNATURES: Final = frozenset(
@@ -118,7 +128,7 @@ def _scheme(table: HookTable, path: Path) -> Scheme:
         close = get_close_matches(table.scheme, SCHEMES, n=1)
         hint = f"did you mean {close[0]}?" if close else f"use one of {', '.join(SCHEMES)}"
         raise Mistake((*path, "scheme"), f"is not known; {hint}")
-    for member in ("header", "encoding", "prefix"):
+    for member in ("header", "encoding", "prefix", "signed", "timestamp_header"):
         if getattr(table, member) is not None:
             raise Mistake((*path, member), f"is for the scheme hmac only, and this one is {table.scheme}")
     return scheme
@@ -137,7 +147,43 @@ def _hmac_scheme(table: HookTable, path: Path) -> HMACScheme:
         raise Mistake(
             (*path, "prefix"), 'must be 1 to 100 visible ASCII characters without a comma, such as "sha256="'
         )
-    return HMACScheme(table.header.lower(), encoding, prefix.encode("ascii"))
+    field = table.header.lower()
+    signed, timestamp_field = _signed_time(table, field, path)
+    return HMACScheme(field, encoding, prefix.encode("ascii"), signed, timestamp_field)
+
+
+def _signed_time(table: HookTable, field: str, path: Path) -> tuple[str, str | None]:
+    """
+    Return the form of what is signed, and the field with the time.
+
+    :param field: with the signature.
+    """
+    signed, header = table.signed, table.timestamp_header
+    if signed is None and header is None:
+        return BODY, None
+    if header is None:
+        raise Mistake(
+            (*path, "signed"),
+            "needs timestamp_header beside it, the header with the time, such as timestamp_header = "
+            '"X-Timestamp"',
+        )
+    if not _FIELD.fullmatch(header) or header.lower() in _NOT_FOR_SIGNATURES or header.lower() == field:
+        raise Mistake(
+            (*path, "timestamp_header"), "must be the name of the header with the time, and of it only"
+        )
+    if signed is None:
+        raise Mistake(
+            (*path, "timestamp_header"),
+            f'needs signed beside it, the form of what is signed, such as signed = "{TIMESTAMP}:{BODY}"',
+        )
+    counts = {part: signed.count(part) for part in (TIMESTAMP, BODY, "{", "}")}
+    if [*counts.values()] != [1, 1, 2, 2] or not _SIGNED.fullmatch(signed):
+        raise Mistake(
+            (*path, "signed"),
+            f"must have {TIMESTAMP} and {BODY} once each, and no other braces, in up to 200 ASCII "
+            f'characters, such as "{TIMESTAMP}:{BODY}"',
+        )
+    return signed, header.lower()
 
 
 def _check_field(name: str | None, scheme: Scheme, path: Path) -> None:
@@ -147,7 +193,8 @@ def _check_field(name: str | None, scheme: Scheme, path: Path) -> None:
         raise Mistake(path, "must be the name of a header")
     if name.lower() in _CREDENTIALS or name.lower() in scheme.signature_fields:
         raise Mistake(path, "may not be a header with credentials, or with the signature")
-    if path[-1] == "idempotency_header" and name.lower() in _NEVER_KEYS:
+    is_time = isinstance(scheme, HMACScheme) and scheme.timestamp_field == name.lower()
+    if path[-1] == "idempotency_header" and (is_time or name.lower() in _NEVER_KEYS):
         raise Mistake(
             path,
             f"must be the header with the id of a delivery; {name} is the same for different deliveries, or "

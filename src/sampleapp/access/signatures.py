@@ -12,6 +12,8 @@ import binascii
 import hmac
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
 from typing import Final, Protocol, TypeAlias
 
 from cryptography.exceptions import InvalidSignature
@@ -34,6 +36,14 @@ _BASE64: Final = re.compile(rb"[A-Za-z0-9+/]{43}=")
 # RFC 8032, section 5.1.6: 64 bytes.
 _ED25519: Final = re.compile(rb"[A-Za-z0-9+/]{86}==")
 _SECONDS: Final = re.compile(rb"[0-9]{1,15}")
+_MILLISECOND_DIGITS: Final = 12
+"""From so many digits on, a time is in milliseconds (from 1973 on); in seconds, it would be after 5138."""
+# RFC 3339, in UTC.
+_DATE_TIME: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,9})?Z")
+TIMESTAMP: Final = "{timestamp}"
+"""In the form of what is signed: the time of the request, as its header has it."""
+BODY: Final = "{body}"
+"""In the form of what is signed: the body."""
 # The full stop separates the id from the time, so an id with one could be read in two ways.
 _ID: Final = re.compile(rb"[!-\-/-~]{1,256}")
 _BRANDS: Final = (
@@ -77,6 +87,8 @@ class Claim(Struct, frozen=True):
     """HMACs, decoded. One of them, or of `ed25519`, must be right."""
     ed25519: tuple[bytes, ...] = ()
     """Signatures for public keys, decoded."""
+    suffix: bytes = b""
+    """The signed bytes after the body."""
 
     def verify(self, body: bytes, keys: Iterable[HookKey]) -> None:
         """
@@ -87,11 +99,12 @@ class Claim(Struct, frozen=True):
         :raise SignatureRejected: no signature is right.
         """
         is_right = False
-        signed = self.prefix + body if self.ed25519 else b""
+        signed = self.prefix + body + self.suffix if self.ed25519 else b""
         for key in keys:
             if isinstance(key, bytes):
                 digest = hmac.new(key, self.prefix, "sha256")
                 digest.update(body)
+                digest.update(self.suffix)
                 expected = digest.digest()
                 for signature in self.signatures:
                     is_right |= hmac.compare_digest(expected, signature)
@@ -146,13 +159,17 @@ class _RawSecret:
 
 
 class HMACScheme(_RawSecret, Struct, frozen=True):
-    """One field with an HMAC of the body, or several with commas between them."""
+    """One field with an HMAC of the body, and perhaps of a time; or several with commas between them."""
 
     field: str
     encoding: str = "hex"
     """One of `ENCODINGS`."""
     prefix: bytes = b""
     """The beginning of a signature, such as ``sha256=``. What begins otherwise is ignored."""
+    signed: str = BODY
+    """The form of what is signed, with `BODY` once, and `TIMESTAMP` once if there is a `timestamp_field`."""
+    timestamp_field: str | None = None
+    """The field with the time of the request, in seconds or milliseconds, or as RFC 3339 has it."""
 
     @property
     def signature_fields(self) -> tuple[str, ...]:
@@ -162,13 +179,27 @@ class HMACScheme(_RawSecret, Struct, frozen=True):
     @property
     def has_time(self) -> bool:
         """See `Scheme.has_time`."""
-        return False
+        return self.timestamp_field is not None
 
-    def claim(self, fields: SignedFields, *, now_s: float, tolerance_s: float) -> Claim:  # noqa: ARG002 -- see Scheme
+    def claim(self, fields: SignedFields, *, now_s: float, tolerance_s: float) -> Claim:
         """See `Scheme.claim`."""
         each_one = [each.strip(b" \t") for each in _listed(_only(fields, self.field), b",")]
         signatures = [each[len(self.prefix) :] for each in each_one if each.startswith(self.prefix)]
-        return Claim(b"", _decoded(signatures, _HEX if self.encoding == "hex" else _BASE64))
+        decoded = _decoded(signatures, _HEX if self.encoding == "hex" else _BASE64)
+        if self.timestamp_field is None:
+            return Claim(b"", decoded)
+        time = _only(fields, self.timestamp_field)
+        before, after = self.signed.split(BODY)
+        beside = (
+            before.partition(TIMESTAMP)[2][:1] if TIMESTAMP in before else after.partition(TIMESTAMP)[0][-1:]
+        )
+        # Without a separator, digits of a number could be moved from the time to the body, or back.
+        may_be_number = beside != "" and not beside.isdigit()
+        _check_age(now_s - _seconds_of(time, may_be_number=may_be_number), tolerance_s)
+        prefix, suffix = (
+            text.encode("ascii").replace(TIMESTAMP.encode("ascii"), time) for text in (before, after)
+        )
+        return Claim(prefix, decoded, suffix=suffix)
 
 
 class GitHub(HMACScheme, frozen=True):
@@ -303,7 +334,25 @@ def _listed(value: bytes, separator: bytes) -> list[bytes]:
 def _check_time(text: bytes, now_s: float, tolerance_s: float) -> None:
     if not _SECONDS.fullmatch(text):
         raise SignatureRejected("malformed")
-    age_s = now_s - int(text)
+    _check_age(now_s - int(text), tolerance_s)
+
+
+def _seconds_of(text: bytes, *, may_be_number: bool) -> float:
+    """
+    Convert a time in seconds or milliseconds since the epoch, or in RFC 3339.
+
+    :raise SignatureRejected: it is neither.
+    """
+    if _SECONDS.fullmatch(text) and may_be_number:
+        return int(text) / (1000 if len(text) >= _MILLISECOND_DIGITS else 1)
+    date_time = text.decode("latin-1")
+    if _DATE_TIME.fullmatch(date_time):
+        with suppress(ValueError):
+            return datetime.fromisoformat(date_time).timestamp()
+    raise SignatureRejected("malformed")
+
+
+def _check_age(age_s: float, tolerance_s: float) -> None:
     if age_s > tolerance_s:
         raise SignatureRejected("old")
     if age_s < -tolerance_s:

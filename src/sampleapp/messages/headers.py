@@ -49,7 +49,11 @@ _DEAD_LETTERS: Final = "__dlq"
 
 
 class NotRecordable(ValueError):
-    """A field or parameter cannot become a header of records. The message is the end of a sentence about the name."""
+    """
+    A field or parameter cannot become a header of records.
+
+    The message is the end of a sentence about the name.
+    """
 
 
 class RequestFields(Protocol):

@@ -27,7 +27,7 @@ from tests.web.http import assert_problem, chunked
 NOW = 1_700_000_000
 SECRETS = {
     name: [secret(f"{name}-secret-{number}", "the secret of a hook").encode() for number in (1, 2)]
-    for name in ("github", "stripe", "slack", "standard", "meters")
+    for name in ("github", "stripe", "slack", "standard", "meters", "grafana")
 }
 FILE = (
     FULL
@@ -61,8 +61,18 @@ header = "X-Meter-Signature"
 encoding = "base64"
 secret_files = ["1", "2"]
 key_header = "X-Meter"
+
+[hooks.grafana]
+topic = "t"
+scheme = "hmac"
+header = "X-Grafana-Alerting-Signature"
+signed = "{timestamp}:{body}"
+timestamp_header = "X-Grafana-Alerting-Timestamp"
+secret_files = ["1", "2"]
 """
 )
+TIMED = {"stripe", "slack", "standard", "grafana"}
+"""The hooks whose senders sign a time."""
 BODY = b'{"action": "opened", "note": "caf\xc3\xa9"}'
 
 
@@ -90,6 +100,10 @@ def signed(name, body, *, key=None, now=NOW, id_="msg_1"):
             ),
         ],
         "meters": [(b"X-Meter-Signature", base64.b64encode(digest(body)))],
+        "grafana": [
+            (b"X-Grafana-Alerting-Timestamp", time),
+            (b"X-Grafana-Alerting-Signature", digest(time + b":" + body).hex().encode()),
+        ],
     }[name]
 
 
@@ -193,7 +207,7 @@ def test_without_a_right_signature_nothing_is_published_and_no_answer_says_why(s
         dict(signed(name, BODY + b" ")),
         dict(signed("github" if name == "stripe" else "stripe", BODY)),
     ]
-    if name in {"stripe", "slack", "standard"}:
+    if name in TIMED:
         wrong += [dict(signed(name, BODY, now=NOW + by_s)) for by_s in (-301, 301, -(10**9))]
     problems = [rejected(post(service, name, headers.items())) for headers in wrong]
     # Not even that there is such a hook.
@@ -221,7 +235,7 @@ def test_the_reasons_are_counted_for_operators(service):
 @pytest.mark.parametrize("name", [*SECRETS, "unknown"])
 def test_without_the_header_or_with_an_old_time_the_body_is_not_taken(service, name):
     heads = [[]]
-    if name in {"stripe", "slack", "standard"}:
+    if name in TIMED:
         heads.append(signed(name, BODY, now=NOW - 10_000))
     for headers in heads:
         connection = service.connect()
