@@ -111,6 +111,17 @@ class SampleApp:
         return self.hooks.variant
 
     @app.route(
+        "/hooks/<hook>",
+        methods=["GET"],
+        has_variants=True,
+        right=Right.NONE,
+        description=operations.CHECK_HOOK,
+    )
+    def check_hook(self, _request: Request) -> Variant:
+        """Answer a sender of webhooks that checks its URL, without publishing anything."""
+        return self.hooks.url_check
+
+    @app.route(
         "/topics/<topic>/records",
         methods=["GET"],
         has_variants=True,

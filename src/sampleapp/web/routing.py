@@ -29,7 +29,7 @@ from twisted.python.failure import Failure
 from twisted.web.iweb import IRequest
 from twisted.web.resource import Resource
 from werkzeug import exceptions
-from werkzeug.routing import MapAdapter
+from werkzeug.routing import MapAdapter, Rule
 
 from sampleapp.access import Right
 from sampleapp.errors import Fault, InvalidParameters, SampleAppError
@@ -320,6 +320,19 @@ class App(Klein):
             raise _path_not_found(path, [urls]) from None
         return self.routes[endpoint], variables
 
+    def is_public(self, path: bytes) -> bool:
+        """
+        Return whether a path, or the one without a slash at its end, needs no credentials with any method.
+
+        :param path: as it was sent.
+        """
+        urls = self.url_map.bind("")
+        try:
+            rules = _rules_of(urls, _percent_decoded(_without_slash(path)))
+        except SampleAppError:
+            return False
+        return bool(rules) and all(self.routes[rule.endpoint].right is Right.NONE for rule in rules)
+
 
 def _response(
     endpoint: Callable[[Request], Response | Deferred[Response] | RequestResource], request: Request
@@ -451,11 +464,12 @@ class _AppResource(KleinResource):
             raise
 
     def _right_to(self, method: bytes, path: bytes) -> Right:
-        """Return the right that a caller needs for a request; `Right.ANY` if there is no such route."""
+        """Return the right that a caller needs for a request, also if there is no such route."""
         try:
             route, _ = self._app.match(method, path)
         except SampleAppError:
-            return Right.ANY
+            is_open = method != b"OPTIONS" and self._app.is_public(path)
+            return Right.NONE if is_open else Right.ANY
         return route.right
 
 
@@ -560,9 +574,16 @@ class RouteTable:
         return response
 
     def _authenticate(self, request: Request) -> None:
-        """Authenticate before 404, 405 and OPTIONS, so that routes are not disclosed."""
-        if self._access_control is not None:
-            self._access_control.authorize(request, Right.ANY)
+        """
+        Authenticate before 404, 405 and OPTIONS, so that routes are not disclosed.
+
+        Those that need no credentials are no secret: there, 401 would ask for a token that does not help.
+        """
+        if self._access_control is None:
+            return
+        if request.method != b"OPTIONS" and any(app.is_public(request.path) for app in self.apps):
+            return
+        self._access_control.authorize(request, Right.ANY)
 
     def _find(self, method: bytes, path: bytes) -> BoundRoute:
         text = _percent_decoded(path)
@@ -637,21 +658,23 @@ def _path_not_found(path: bytes, all_urls: Iterable[MapAdapter]) -> PathNotFound
 
     :raise PathNotFound: the path has an encoded slash.
     """
-    if _TRAILING_SLASH.search(path):
-        shorter = _percent_decoded(path[:-1])
+    shorter = _without_slash(path)
+    if shorter != path:
+        text = _percent_decoded(shorter)
         for urls in all_urls:
-            template = _template_of(urls, shorter)
-            if template is not None:
+            for rule in _rules_of(urls, text):
+                template = _openapi_path(rule.rule)
                 return PathNotFound(f"A trailing slash makes a different path: use {template}.")
     return not_found(path)
 
 
-def _template_of(urls: MapAdapter, path: str) -> str | None:
-    """Return the path of the route that has this path, whatever its methods, as in OpenAPI."""
-    for method in urls.allowed_methods(path):
-        rule, _ = urls.match(path, method, return_rule=True)
-        return _openapi_path(rule.rule)
-    return None
+def _without_slash(path: bytes) -> bytes:
+    return path[:-1] if _TRAILING_SLASH.search(path) else path
+
+
+def _rules_of(urls: MapAdapter, path: str) -> list[Rule]:
+    """Return the routes that have a path, with any method, as werkzeug's rules."""
+    return [urls.match(path, method, return_rule=True)[0] for method in urls.allowed_methods(path)]
 
 
 def _rejection_of_method(method: bytes, error: MethodNotAllowed) -> Response:

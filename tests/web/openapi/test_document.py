@@ -406,6 +406,16 @@ def answers_to_hooks():
     yield service.request(*request)
 
 
+def answers_to_url_checks(method):
+    service = WholeService()
+    yield service.request(method, "/hooks/h?ssl_check=1")
+    yield service.request(method, "/hooks/h")
+    yield service.request(method, "/hooks/h", signed(b""))
+    service.use_hooks(f"{HOOK}requests_per_second = 1")
+    service.request(method, "/hooks/h", signed(b""))
+    yield service.request(method, "/hooks/h", signed(b""))
+
+
 def answers_to_tombstones():
     yield from answers_to_publishing("DELETE", "/topics/t?key=k")
     yield from answers_with_a_key("DELETE", "/topics/t?key=k")
@@ -593,6 +603,8 @@ ANSWERS = {
     ("POST", "/messages"): answers_to_messages,
     ("POST", "/topics/{topic}"): answers_to_raw_bodies_and_produce_requests,
     ("POST", "/hooks/{hook}"): answers_to_hooks,
+    ("GET", "/hooks/{hook}"): lambda: answers_to_url_checks("GET"),
+    ("HEAD", "/hooks/{hook}"): lambda: answers_to_url_checks("HEAD"),
     ("POST", ONE_PARTITION): lambda: answers_to_produce_requests("/topics/t/partitions/0"),
     **{
         (method, path): partial(answers_about_topics, method, target)
@@ -856,7 +868,8 @@ def test_what_is_public_is_said_to_be():
     public = {
         path for path, item in guarded.document["paths"].items() if item.get("get", {}).get("security") == []
     }
-    assert public == {"/live", "/ready", "/openapi.json", "/docs", "/docs/readings", "/docs/{file}"}
+    pages = {"/live", "/ready", "/openapi.json", "/docs", "/docs/readings", "/docs/{file}"}
+    assert public == {*pages, "/hooks/{hook}"}
 
 
 def test_what_is_answered_elsewhere_is_described_too(service, described):

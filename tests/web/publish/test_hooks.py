@@ -261,11 +261,93 @@ def test_a_hook_needs_no_token_and_a_token_does_not_help():
 
 
 def test_other_methods_and_paths_need_credentials_as_ever(service):
-    for method, target in (("GET", "/hooks/github"), ("POST", "/hooks"), ("POST", "/hooks/a/b")):
+    for method, target in (("OPTIONS", "/hooks/github"), ("POST", "/hooks"), ("POST", "/hooks/a/b")):
         response = service.request(method, target, signed("github", b""))
         assert_problem(response, 401)
         assert response.headers[b"www-authenticate"].startswith(b"Bearer")
-    assert_problem(service.request("GET", "/hooks/github", [by("full")]), 405)
+
+
+@pytest.mark.parametrize("callers", [FILE, None])
+def test_a_sender_that_checks_its_url_is_answered_as_by_post_and_nothing_is_published(callers):
+    service = made(callers=callers)
+    if callers is None:
+        service.use_hooks(FILE)
+    for name in (*SECRETS, "unknown"):
+        for method in ("GET", "HEAD"):
+            for headers in (
+                [],
+                [by("full")],
+                signed("meters", b"other"),
+                signed("stripe", b"", now=NOW - 900),
+            ):
+                response = service.request(method, f"/hooks/{name}", headers)
+                assert response.status == 401
+                assert response.headers[b"www-authenticate"] == b'Signature realm="sampleapp"'
+                if method == "GET":
+                    assert response.body == post(service, name, headers).body
+            # The sender itself is told the methods.
+            response = service.request(method, f"/hooks/{name}", signed(name, b"") if name in SECRETS else [])
+            assert response.status == (405 if name in SECRETS else 401)
+            assert response.headers.get(b"allow") == (b"POST, OPTIONS" if name in SECRETS else None)
+    # A compressed body of a GET does not change that.
+    coded = [*signed("github", b""), (b"Content-Encoding", b"gzip")]
+    assert_problem(service.request("GET", "/hooks/github", coded, gzip.compress(b"")), 405)
+    assert service.broker.records == []
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+@pytest.mark.parametrize("callers", [FILE, None])
+def test_the_check_of_a_certificate_by_slack_needs_no_signature_in_the_query(method, callers):
+    """Slack's documentation: a simple GET request with ssl_check=1, to be answered with 200."""
+    service = made(callers=callers)
+    for name in ("slack", "github", "unknown"):
+        for query in ("ssl_check=1", "token=x&ssl_check=1"):
+            response = service.request(method, f"/hooks/{name}?{query}")
+            assert (response.status, response.body) == (200, b"")
+        for query in ("ssl_check=0", "ssl_check", "x=ssl_check=1", "Ssl_check=1"):
+            assert service.request(method, f"/hooks/{name}?{query}").status == 401
+        # Such a query makes no difference to a record.
+        rejected(post(service, name, query="?ssl_check=1"))
+    assert service.broker.records == []
+
+
+@pytest.mark.parametrize("callers", [FILE, None])
+def test_a_trailing_slash_and_a_wrong_method_are_named_without_credentials_for_all_names(callers):
+    service = made(callers=callers)
+    for name in ("github", "unknown", "caf%C3%A9"):
+        for headers in ([], [by("full")], [(b"Authorization", b"Bearer wrong")], signed("github", BODY)):
+            for method in ("POST", "GET", "HEAD", "PUT"):
+                response = service.request(method, f"/hooks/{name}/", headers, BODY)
+                assert response.status == 404
+                if method != "HEAD":
+                    assert json.loads(response.body)["detail"].startswith(
+                        "A trailing slash makes a different path: use /hooks/{hook}."
+                    )
+            response = service.request("PUT", f"/hooks/{name}", headers, BODY)
+            assert_problem(response, 405)
+            assert response.headers[b"allow"] == b"GET, HEAD, POST, OPTIONS"
+    assert service.broker.records == []
+
+
+def test_only_paths_that_need_no_credentials_are_named_without_them(service):
+    public = ["/live", "/ready", "/docs", "/openapi.json", "/docs/readings"]
+    for path in public:
+        assert_problem(service.request("POST", path), 405)
+        assert_problem(service.request("GET", f"{path}/"), 404)
+    secret = ["/messages", "/topics", "/topics/t", "/", "/metrics", "/changes", "/hooks", "/nothing"]
+    for path in [
+        *secret,
+        "//hooks/github",
+        "/hooks/github//",
+        "/hooks//",
+        "/hooks/a/b/",
+        "/hooks/%2F/",
+        "/Hooks/a/",
+    ]:
+        for each in (path, f"{path}/"):
+            response = service.request("BREW", each)
+            assert_problem(response, 401)
+            assert response.headers[b"www-authenticate"].startswith(b"Bearer")
 
 
 def test_without_a_callers_file_there_is_no_hook():
@@ -550,7 +632,7 @@ class TestNames:
         known=st.sampled_from(sorted(SECRETS)),
         target=st.tuples(
             st.sampled_from(["POST", "POST", "POST", "GET", "HEAD", "PUT", "OPTIONS", "post"]),
-            st.sampled_from(["", "?a=1", "?%"]),
+            st.sampled_from(["", "?a=1", "?%", "/", "/?a=1", "?ssl_check=1"]),
         ),
         fields=st.tuples(FIELDS, MORE),
         body=BODIES,

@@ -534,6 +534,28 @@ RECEIVE_HOOK: Final = Description(
     ),
 )
 
+CHECK_HOOK: Final = Description(
+    tag="Messages",
+    summary="Check the URL of a webhook",
+    text=(
+        "Publishes nothing. `?ssl_check=1`, with which Slack checks the certificate, is answered with 200 "
+        "for any name. Other requests are answered with 401, as `POST` without a valid signature, or with "
+        "405."
+    ),
+    parameters=(
+        in_path("hook", "The name of the hook, from the callers file."),
+        in_query("ssl_check", "`1` if only the certificate is checked."),
+    ),
+    successes=(
+        Success(
+            "The URL can be reached.",
+            contents=(Content("text/plain", {"type": "string", "maxLength": 0}, "Nothing"),),
+            fields=(NOT_STORED,),
+        ),
+    ),
+    rejections=(access.InvalidSignature, access.RateExceeded, request_errors.MethodNotAllowed),
+)
+
 _POSITION: Final = Field("Position", "The position after this page, for `from`.", "pVqT3f8WQb6~42.0.7")
 _NEXT: Final = Field(
     "Link",

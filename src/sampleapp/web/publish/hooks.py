@@ -17,6 +17,7 @@ from sampleapp.messages.headers import RecordedFields
 from sampleapp.messages.parsing import RecordHeaders
 from sampleapp.messages.queries import read_headers
 from sampleapp.web.access_control import TO_PUBLISH, authorize_topic
+from sampleapp.web.errors import MethodNotAllowed
 from sampleapp.web.publish.publisher import IDEMPOTENCY_KEY, Publisher, scope_of
 from sampleapp.web.responses import Response
 from sampleapp.web.routing import Variant
@@ -59,6 +60,8 @@ class Hooks:
         self._recorded = recorded
         self.variant: Final = Variant(self._receive, check_head=self._check_head, takes_query=True)
         """Serves ``POST``."""
+        self.url_check: Final = Variant(self._answer_check, check_head=self._check_url, takes_query=True)
+        """Serves ``GET`` and ``HEAD``, with which senders check a URL."""
 
     def _check_head(self, request: Request, *, hook: str) -> None:
         if self.verifier is None:
@@ -81,6 +84,21 @@ class Hooks:
                 return Response(HTTPStatus.OK, _PLAIN_TEXT, challenge.encode("utf-8", "replace"))
             return self._publish(request, verified, of_query, faults).addCallback(_without_body)
         return self._publish(request, verified, of_query, faults)
+
+    def _check_url(self, request: Request, *, hook: str) -> None:
+        # Slack's way to check the certificate of a URL, unsigned. The answer is that of all names.
+        if _is_ssl_check(request.query):
+            return
+        if self.verifier is None:
+            raise InvalidSignature
+        request.checked = partial(self.verifier.finish, self.verifier.begin(hook, request.fields))
+
+    def _answer_check(self, request: Request, *, hook: str) -> Response:
+        if request.checked is None:
+            return Response(HTTPStatus.OK, _PLAIN_TEXT)
+        # Until its signature is verified, a request is answered as POST with an empty body.
+        request.checked(b"")
+        raise MethodNotAllowed({"POST", "OPTIONS"})
 
     def _publish(
         self, request: Request, verified: _Verified, of_query: RecordHeaders, faults: list[Fault]
@@ -140,9 +158,9 @@ def _challenge_in(body: bytes) -> str | None:
     return event.challenge if event.type == _URL_VERIFICATION and event.challenge else None
 
 
-def _is_ssl_check(body: bytes) -> bool:
-    """Return whether Slack only checks the certificate of a URL, with a form; events are JSON objects."""
-    return not body.startswith(b"{") and b"ssl_check=1" in body.split(b"&")
+def _is_ssl_check(form: bytes) -> bool:
+    """Return whether Slack only checks the certificate of a URL; events are JSON objects."""
+    return not form.startswith(b"{") and b"ssl_check=1" in form.split(b"&")
 
 
 def _without_body(response: Response) -> Response:
