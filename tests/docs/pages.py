@@ -74,7 +74,10 @@ SESSIONS = [
 ]
 """Pages that share a service, and the least number of their commands, so that missing blocks are noticed."""
 
-OPTIONS = {"docs/howto/schemas.rst": ["--schemas", str(ROOT / "docs/howto/schemas")]}
+OPTIONS = {
+    "docs/howto/schemas.rst": ["--schemas", str(ROOT / "docs/howto/schemas")],
+    "docs/howto/webhooks.rst": ["--record-query", "event"],
+}
 """Options of the service that a page starts, by the page."""
 
 NO_SESSIONS = {
@@ -95,9 +98,6 @@ NOT_RUN = {
     ("docs/howto/tls.rst", "curl"): "test_tls.py has the certificates",
 }
 """Shell blocks that are not run, by page and beginning, with the reason."""
-
-OPTIONS = {"docs/howto/webhooks.rst": ("--record-query", "event")}
-"""More options of the service for the shell blocks of a page."""
 
 DEADLINE_S = 60
 ADDRESS = "127.0.0.1:8080"
