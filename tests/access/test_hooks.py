@@ -180,11 +180,11 @@ def test_the_time_of_a_signature_can_be_in_a_header_of_its_own():
         ),
         (
             {**HMAC, "signed": '"{timestamp}:{body}"'},
-            "line 6: hooks.h.signed needs timestamp_header beside it, the header with the time, such as ",
+            "line 6: hooks.h.signed needs timestamp_header, too: the header with the time, such as ",
         ),
         (
             {**HMAC, "timestamp_header": '"X-Time"'},
-            "line 6: hooks.h.timestamp_header needs signed beside it, the form of what is signed, such as ",
+            "line 6: hooks.h.timestamp_header needs signed, too: the form of the signed text, such as ",
         ),
         *(
             (

@@ -107,9 +107,7 @@ def test_a_sender_that_signs_a_time_is_added(file):
     hook = ["grafana", "--scheme=hmac", "--topic=t", *arguments]
     code, _, stderr = run(*hook, "--append", file)
     assert (code, file.exists()) == (2, False)
-    assert (
-        "hooks.grafana.signed needs timestamp_header beside it, the header with the time, such as" in stderr
-    )
+    assert "hooks.grafana.signed needs timestamp_header, too: the header with the time, such as" in stderr
     code, stdout, _ = run(*hook, "--timestamp-header=X-Grafana-Time", "--tolerance=60", "--append", file)
     assert code == 0
     secret(re.findall("Secret: ([0-9a-f]{64})\n", stdout)[0], "the secret of a hook")

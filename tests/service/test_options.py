@@ -169,7 +169,7 @@ def test_headers_for_records_are_given_one_by_one():
         ),
         (
             ["--record-query=key"],
-            "--record-query cannot take key: the service itself reads the parameter key.",
+            "--record-query cannot take key: the parameter key is reserved for the service itself.",
         ),
         (
             ["--record-query=event", "--record-query=Event"],

@@ -178,8 +178,8 @@ class CurrentCallers:
         """Load the content in a thread; return also the parts of the previous one, to be freed gradually."""
         # For ten thousand callers, the parser makes a million objects. The garbage collector would run again
         # and again, and stop all threads for up to a tenth of a second. So it is disabled during the parsing.
-        # To freeze the result is no way: what is frozen while requests are served, and is in a cycle when
-        # they end, would never be freed. Instead, callers have few objects that the collector traverses.
+        # The result is not frozen: that would freeze the objects of requests, too, and those in a cycle would
+        # never be freed. Instead, callers have few objects that the collector traverses.
         was_enabled = gc.isenabled()
         gc.disable()
         # The reactor would wait for this interval each time that it has called the system.

@@ -154,7 +154,7 @@ def _hmac_scheme(table: HookTable, path: Path) -> HMACScheme:
 
 def _signed_time(table: HookTable, field: str, path: Path) -> tuple[str, str | None]:
     """
-    Return the form of what is signed, and the field with the time.
+    Return the form of the signed text, and the field with the time.
 
     :param field: with the signature.
     """
@@ -164,8 +164,7 @@ def _signed_time(table: HookTable, field: str, path: Path) -> tuple[str, str | N
     if header is None:
         raise Mistake(
             (*path, "signed"),
-            "needs timestamp_header beside it, the header with the time, such as timestamp_header = "
-            '"X-Timestamp"',
+            'needs timestamp_header, too: the header with the time, such as timestamp_header = "X-Timestamp"',
         )
     if not _FIELD.fullmatch(header) or header.lower() in _NOT_FOR_SIGNATURES or header.lower() == field:
         raise Mistake(
@@ -174,7 +173,7 @@ def _signed_time(table: HookTable, field: str, path: Path) -> tuple[str, str | N
     if signed is None:
         raise Mistake(
             (*path, "timestamp_header"),
-            f'needs signed beside it, the form of what is signed, such as signed = "{TIMESTAMP}:{BODY}"',
+            f'needs signed, too: the form of the signed text, such as signed = "{TIMESTAMP}:{BODY}"',
         )
     counts = {part: signed.count(part) for part in (TIMESTAMP, BODY, "{", "}")}
     if [*counts.values()] != [1, 1, 2, 2] or not _SIGNED.fullmatch(signed):

@@ -41,9 +41,9 @@ _MILLISECOND_DIGITS: Final = 12
 # RFC 3339, in UTC.
 _DATE_TIME: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,9})?Z")
 TIMESTAMP: Final = "{timestamp}"
-"""In the form of what is signed: the time of the request, as its header has it."""
+"""In the form of the signed text: the time of the request, as its header has it."""
 BODY: Final = "{body}"
-"""In the form of what is signed: the body."""
+"""In the form of the signed text: the body."""
 # The full stop separates the id from the time, so an id with one could be read in two ways.
 _ID: Final = re.compile(rb"[!-\-/-~]{1,256}")
 _BRANDS: Final = (
@@ -167,7 +167,7 @@ class HMACScheme(_RawSecret, Struct, frozen=True):
     prefix: bytes = b""
     """The beginning of a signature, such as ``sha256=``. What begins otherwise is ignored."""
     signed: str = BODY
-    """The form of what is signed, with `BODY` once, and `TIMESTAMP` once if there is a `timestamp_field`."""
+    """The form of the signed text, with `BODY` once, and `TIMESTAMP` once if there is a `timestamp_field`."""
     timestamp_field: str | None = None
     """The field with the time of the request, in seconds or milliseconds, or as RFC 3339 has it."""
 
@@ -190,11 +190,11 @@ class HMACScheme(_RawSecret, Struct, frozen=True):
             return Claim(b"", decoded)
         time = _only(fields, self.timestamp_field)
         before, after = self.signed.split(BODY)
-        beside = (
+        separator = (
             before.partition(TIMESTAMP)[2][:1] if TIMESTAMP in before else after.partition(TIMESTAMP)[0][-1:]
         )
         # Without a separator, digits of a number could be moved from the time to the body, or back.
-        may_be_number = beside != "" and not beside.isdigit()
+        may_be_number = separator != "" and not separator.isdigit()
         _check_age(now_s - _seconds_of(time, may_be_number=may_be_number), tolerance_s)
         prefix, suffix = (
             text.encode("ascii").replace(TIMESTAMP.encode("ascii"), time) for text in (before, after)

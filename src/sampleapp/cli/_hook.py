@@ -66,7 +66,7 @@ def _url(context: click.Context, parameter: click.Parameter, value: str) -> str:
 @click.option("--encoding", help="For hmac: hex or base64. [default: hex]")
 @click.option("--prefix", help="For hmac: text in front of the signature, such as sha256=.")
 @click.option(
-    "--signed", help="For hmac: form of what is signed, if it has a time, such as {timestamp}:{body}."
+    "--signed", help="For hmac: form of the signed text, if it has a time, such as {timestamp}:{body}."
 )
 @click.option("--timestamp-header", help="For hmac: header with the time that is signed.")
 @click.option("--key-header", help="Header whose value is the key of the record.")

@@ -41,7 +41,7 @@ _NEVER: Final = _CREDENTIALS | _HOP_BY_HOP | _TRACE | _SIGNATURES | {CALLER_HEAD
 
 # RFC 3986, section 2.3: unreserved, so that the name is written in one way only.
 _PARAMETER: Final = re.compile(r"[A-Za-z0-9._~-]{1,256}")
-# Parameters of the service itself where records are published.
+# Reserved for the service itself where records are published.
 _OWN_PARAMETERS: Final = frozenset({"key", "envelope"})
 _CLOUD_EVENTS: Final = "ce_"
 # KIP-1191.
@@ -110,7 +110,7 @@ def check_recorded_parameter(text: str) -> str:
             "characters out of A-Z, a-z, 0-9, '-', '.', '_' and '~'"
         )
     if lower in _OWN_PARAMETERS:
-        raise NotRecordable(f"cannot take {text}: the service itself reads the parameter {lower}")
+        raise NotRecordable(f"cannot take {text}: the parameter {lower} is reserved for the service itself")
     if lower == CONTENT_TYPE:
         raise NotRecordable(f"cannot take {text}: this header of a record describes the body")
     if lower.startswith(_CLOUD_EVENTS):

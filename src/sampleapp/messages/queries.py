@@ -78,7 +78,7 @@ def _read(
     for name, value in decoded_parameters(query):
         values.setdefault(name, []).append(value)
     key = values.pop(_KEY, []) if takes_key else []
-    known = {b"key": key} if key else {}
+    known = {_KEY: key} if key else {}
     known |= {name: values.pop(name) for name in [*values] if name in recorded}
     for name, each in known.items():
         if len(each) > 1:

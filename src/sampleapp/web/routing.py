@@ -577,7 +577,7 @@ class RouteTable:
         """
         Authenticate before 404, 405 and OPTIONS, so that routes are not disclosed.
 
-        Those that need no credentials are no secret: there, 401 would ask for a token that does not help.
+        Everybody may know the paths without credentials, and a token would not help there.
         """
         if self._access_control is None:
             return

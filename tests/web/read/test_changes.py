@@ -324,6 +324,23 @@ def test_who_falls_behind_gets_all_readings_again(service):
     assert client.tag == tag
 
 
+def test_the_objects_of_changes_count_for_the_memory_in_which_they_are_kept(service):
+    service.read(b"a", b"0")
+    service.states = Anything(service.states)
+    client = Client(service)
+    service.turn()
+    client.stop_reading()
+    # Less than 2 MiB of events, but their objects are twice as large.
+    for number in range(1, 12_001):
+        InMemoryService.read(service, b"a", b"%d" % number)
+        # A turn for each, so that each is an event.
+        service.clock.pump([0.0001] * 3)
+    client.read_on()
+    service.turn(20)
+    assert [event.event for event in client.events].count("readings") == 2
+    assert client.copy == {"a": 12_000.0}
+
+
 def test_until_the_readings_are_complete_clients_get_503_and_browsers_come_back(service):
     service.follower.reset()
     assert service.request("GET", "/changes").status == 503

@@ -312,6 +312,28 @@ def test_without_descriptors_connections_are_closed_at_once_and_counted(lowest_f
         assert +server.rejections == ({} if is_taken else {"descriptors": 10})
 
 
+def test_connections_that_are_rejected_for_another_reason_are_logged_at_once():
+    class ShortFromTheSecondOn(Descriptors):
+        asked = 0
+
+        def are_short(self):
+            self.asked += 1
+            return self.asked > 1
+
+    server = HTTPServer(
+        lambda request: Response(HTTPStatus.OK),
+        reject=problem_response,
+        response_to=response_to_failure,
+        reactor=Clock(),
+        limits=Limits(max_connections=0, kept_for_loopback=0),
+        descriptors=ShortFromTheSecondOn(1000),
+    )
+    with logged_lines() as lines:
+        for _ in range(3):
+            server.buildProtocol(HERE[0]).makeConnection(MemoryTransport())
+    assert [line.split(" connection")[0] for line in lines] == ["Rejected 1", "Closed 1"]
+
+
 def test_where_the_own_limit_may_not_be_raised_there_are_fewer_connections(monkeypatch):
     def reject(*arguments):
         raise PermissionError

@@ -342,7 +342,7 @@ class HTTPConnection(TwistedProtocol):
             self._read_in_next_turn()
 
     def _look_once_more(self) -> None:
-        # A reactor that was busy has not read yet what came in time.
+        # A busy reactor has not read yet the bytes that came in time.
         self._awaited_end = self._server.call_later(0, self._end_request_body)
 
     @_cut_after_fault

@@ -146,8 +146,8 @@ _HSTS: Final = b"Strict-Transport-Security: max-age=31536000\r\n"
 @cache
 def _starts(idle_timeout_s: float, *, has_hsts: bool) -> _Starts:
     fields = b"%%bDate: %%b\r\nX-Request-Id: %%b\r\n%b" % (_HSTS if has_hsts else b"")
-    # In whole seconds; less one for a request that is on its way. RFC 9110, section 7.6.1: with Connection,
-    # which names it, proxies do not pass it on.
+    # In whole seconds, less one for a request that the client has sent already. Connection names Keep-Alive,
+    # so that proxies do not pass it on (RFC 9110, section 7.6.1).
     promised_s = int(idle_timeout_s) - 1
     kept = b"Connection: keep-alive\r\nKeep-Alive: timeout=%d\r\n" % promised_s if promised_s > 0 else b""
     return _Starts(b"%b%b\r\n" % (fields, kept), fields + b"Connection: close\r\n\r\n")
