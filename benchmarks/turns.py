@@ -67,6 +67,13 @@ audience = "sampleapp"
 jwks = "keys.json"
 publish_claim = "topics"
 """
+SCHEMAS = {
+    "unique": {"uniqueItems": True},
+    "object": {"type": "object"},
+    "integers": {"items": {"type": "integer"}},
+    "patterns": {"anyOf": [{"pattern": f"^a*{letter}$"} for letter in "bcdefghijk"]},
+    "names": {"patternProperties": {f"^a*{number}$": True for number in range(20)}},
+}
 KEY = {"kty": "RSA", "kid": "k", "alg": "RS256", "e": "AQAB", "n": "1" + "7" * 341}
 OPEN = ("Authorization: Bearer " + TOKEN,)
 NARROW = ("Authorization: Bearer " + TOKEN.lower(),)
@@ -507,6 +514,22 @@ def forms() -> dict[str, Callable[[], bytes]]:
         "page of a header": lambda: get("/topics/large/records?header=a:b"),
         "page from a time": lambda: get("/topics/large/records?from=2100-01-01T00:00:00Z"),
         "page from the end": lambda: get("/topics/large/records?from=-1000000"),
+        "schema, integers of equal hash": lambda: post(
+            "/topics/unique", b"[%b]" % b",".join(b"%d" % (2**63 + number) for number in range(20_000))
+        ),
+        "schema, numbers with exponents": lambda: post(
+            "/topics/object", b"[" + repeated(b"1e308,", 800 * KIB) + b"1]"
+        ),
+        "schema, lines with exponents": lambda: post(
+            "/messages", line(b"[" + repeated(b"1e308,", 800 * KIB) + b"1]", b"object") * 6, NDJSON
+        ),
+        "schema, faults": lambda: post("/topics/integers", b"[" + repeated(b'"a",', 800 * KIB) + b"1]"),
+        "schema, patterns": lambda: post("/topics/patterns", b'"' + b"a" * 900 * KIB + b'"'),
+        "schema, escapes": lambda: post("/topics/patterns", b'"' + repeated(b'\\",', 900 * KIB) + b'"'),
+        "schema, long name": lambda: post("/topics/names", b'{"' + b"a" * 800 * KIB + b'":1}'),
+        "schema, many lines": lambda: post(
+            "/messages", repeated(line(b"[1,2,3]", b"integers"), BATCH), NDJSON
+        ),
         "OpenAPI": lambda: request("GET", "/openapi.json", None, ()),
         "OpenAPI, ranges": lambda: request("GET", "/openapi.json", None, ("Accept-Encoding: gzip",)),
         "documentation": lambda: request("GET", "/docs", None, ()),
@@ -530,6 +553,9 @@ class Service:
         path = Path(directory)
         (path / "turns").write_bytes(bytes(LONGEST.size))
         (path / "callers.toml").write_text(CALLERS)
+        (path / "schemas").mkdir()
+        for topic, schema in SCHEMAS.items():
+            (path / "schemas" / f"{topic}.json").write_text(json.dumps(schema))
         (path / "hook.secret").write_text("x" * 32)
         (path / "keys.json").write_text(json.dumps({"keys": [KEY]}))
         for each in ("callers.toml", "hook.secret", "keys.json"):
@@ -545,6 +571,7 @@ class Service:
                 f"--listen=tcp:{port}:interface=127.0.0.1",
                 f"--broker={broker}",
                 "--callers=callers.toml",
+                "--schemas=schemas",
                 "--allow-origin=https://a.example",
             ],
             port=port,

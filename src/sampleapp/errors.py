@@ -43,7 +43,11 @@ __all__ = [
     "RecordRefused",
     "RecordTooLarge",
     "SampleAppError",
+    "SchemaChecksFull",
+    "SchemaChecksOfCallerFull",
+    "SchemaChecksUnavailable",
     "SchemaMismatch",
+    "SchemaTooExpensive",
     "StartUpError",
     "TooManyIdempotencyKeys",
     "TooManyLeases",
@@ -132,6 +136,22 @@ class InvalidParameters(InvalidMessage):
 
 class SchemaMismatch(InvalidMessage):
     """The content of a message does not match the schema of its topic."""
+
+
+class SchemaTooExpensive(SampleAppError):
+    """To check contents by the schemas of their topics takes too long."""
+
+
+class SchemaChecksUnavailable(SampleAppError):
+    """Contents cannot be checked now. Nothing was published."""
+
+
+class SchemaChecksFull(SampleAppError):
+    """Too many contents wait to be checked. Nothing was published."""
+
+
+class SchemaChecksOfCallerFull(SampleAppError):
+    """Too many contents of one caller wait to be checked. Nothing was published."""
 
 
 class InvalidWorkRequest(InvalidMessage):

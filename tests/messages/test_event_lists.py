@@ -13,10 +13,8 @@ from hypothesis import strategies as st
 from sampleapp.errors import InvalidMessage, MalformedMessage
 from sampleapp.messages.event_lists import EventList
 from sampleapp.messages.idempotency_key import IdempotencyScope
-from sampleapp.messages.schemas import Schemas
 from sampleapp.model import Record
 from tests.support import strategies
-from tests.support.in_memory import schemas_of
 
 GOOD = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t"}
 TRACE = (("traceparent", b"00-1"),)
@@ -136,19 +134,6 @@ def test_a_large_body_is_read_in_many_steps_or_rejected_quickly(body):
     except MalformedMessage:
         assert events.records == []
     assert max((after - before for before, after in pairwise(counts)), default=0) <= 200
-
-
-def test_fewer_events_are_read_in_a_step_if_their_contents_are_checked():
-    long = {**GOOD, "data": 10**4000}
-    schemas = Schemas(schemas_of({"t": {"minimum": 0}}))
-    events = EventList(
-        json.dumps([long] * 50).encode(), topic="t", key=None, max_event=1 << 20, now_ms=7, schemas=schemas
-    )
-    counts = [0]
-    while events.read():
-        counts.append(events.count)
-    assert len(events.records) == 50
-    assert max(after - before for before, after in pairwise(counts)) <= 5
 
 
 @given(

@@ -31,6 +31,7 @@ from sampleapp.service.assembly import build
 from sampleapp.service.config import Config
 from sampleapp.web import HTTPServer, Limits, RouteTable
 from tests.support.readings import next_record
+from tests.support.schema_worker import Processes
 from tests.support.secrets import record_output
 
 
@@ -261,6 +262,7 @@ class InMemoryService:
         schemas=None,
         secrets=None,
         on_response=None,
+        are_processes_prompt=True,
         **limits,
     ):
         """
@@ -269,12 +271,15 @@ class InMemoryService:
         :param secrets: of the hooks in the callers file: lists of them, by the names of the hooks.
         :param schemas: the schemas of topics, by topic.
         :param on_response: called for each response.
+        :param are_processes_prompt: false if a test says when the process that checks contents works.
         :param others: applications that are served instead of the metrics, each bound to an object.
         """
         self.clock = self.make_clock()
         self.clock.advance(1_700_000_000)
         self.clock.getThreadPool = ThreadsAtOnce
         self.clock.callFromThread = lambda call, *arguments: call(*arguments)
+        self.processes = Processes(are_prompt=are_processes_prompt)
+        self.clock.spawnProcess = self.processes.spawnProcess
         self.broker = self.make_broker(self.clock) if broker is None else broker
         self.secrets = {} if secrets is None else secrets
         with TemporaryDirectory() as name:
@@ -305,7 +310,7 @@ class InMemoryService:
             self.site.dispatch = self.table.dispatch
         self.follower = self.service.follower
         self.follower.caught_up()
-        self.schemas = self.gateway.schemas
+        self.validation = self.gateway.validation
         self.authenticator = None
         self.hooks = HookVerifier({}, {}, seconds=self.clock.seconds, now=self.clock.seconds)
         if self.service.callers is None:

@@ -13,13 +13,12 @@ from collections.abc import Collection, Generator
 from itertools import count
 from typing import ClassVar, Final, TypeAlias, TypeVar
 
-from sampleapp.errors import Fault, InvalidMessage, MalformedMessage, MessageError, SchemaMismatch
+from sampleapp.errors import Fault, InvalidMessage, MalformedMessage, MessageError
 from sampleapp.messages.cloud_events import read_event_data, read_event_key
 from sampleapp.messages.idempotency_key import IdempotencyScope
 from sampleapp.messages.json_text import require_json
-from sampleapp.messages.lines import MOST_FAULTS, RejectedLine
+from sampleapp.messages.lines import MOST_FAULTS, RejectedLine, UncheckedContent
 from sampleapp.messages.parsing import RecordHeaders
-from sampleapp.messages.schemas import Schemas
 from sampleapp.model import Record
 
 _T = TypeVar("_T")
@@ -28,8 +27,6 @@ _CONTENT_TYPE: Final[RecordHeaders] = (("content-type", b"application/cloudevent
 _SOURCE: Final = "event"
 
 _BYTES_AT_ONCE: Final = 64 * 1024
-_CHECKED_AT_ONCE: Final = 16 * 1024
-"""Like `_BYTES_AT_ONCE`, if contents are checked: a long number takes up to a millisecond."""
 _EVENTS_AT_ONCE: Final = 200
 _SEARCHED_AT_ONCE: Final = 16 * 1024
 """Bytes in which the end of an event is looked for in one step: up to 3 ms, if all of them are brackets."""
@@ -71,7 +68,7 @@ class EventList:
         now_ms: int,
         of_request: RecordHeaders = (),
         scope: IdempotencyScope | None = None,
-        schemas: Schemas | None = None,
+        is_checked: bool = False,
     ) -> None:
         """
         :param topic: of all records.
@@ -80,7 +77,7 @@ class EventList:
         :param now_ms: the timestamp of all records; milliseconds since the epoch.
         :param of_request: more headers of every record, which come with the request.
         :param scope: makes identities of the records; by default they have none.
-        :param schemas: of topics; by default, contents are not checked.
+        :param is_checked: true if the topic has a schema: then contents are collected in `unchecked`.
         """
         self._spans = _spans(body, max_event)
         self._body = body
@@ -89,13 +86,14 @@ class EventList:
         self._now_ms = now_ms
         self._headers = _CONTENT_TYPE + of_request
         self._scope = scope
-        self._schemas = schemas
+        self._is_checked = is_checked
         self._is_malformed = False
         self.topics: Collection[str] = (topic,)
         self.count = 0
         self.faults = 0
         self.headers = 0
         self.records: list[Record] = []
+        self.unchecked: list[UncheckedContent] = []
         self.rejected: list[RejectedLine] = []
 
     @property
@@ -114,7 +112,7 @@ class EventList:
         :raise MalformedMessage: the body is not a JSON array.
         :raise InvalidMessage: an event is too long.
         """
-        until, rejected = None, len(self.rejected)
+        until = None
         for _ in range(_EVENTS_AT_ONCE):
             span = next(self._spans, _END)
             if span is _PAUSE:
@@ -124,11 +122,9 @@ class EventList:
                 return False
             start, end = span
             if until is None:
-                until = start + (_BYTES_AT_ONCE if self._schemas is None else _CHECKED_AT_ONCE)
+                until = start + _BYTES_AT_ONCE
             self._read_event(start, end)
-            # To name the faults of a content takes milliseconds.
-            is_dear = self.rejected[rejected:] and isinstance(self.rejected[-1].error, SchemaMismatch)
-            if end > until or is_dear:
+            if end > until:
                 break
         return True
 
@@ -143,12 +139,20 @@ class EventList:
         except MessageError as error:
             # As a value, without the frames of its traceback.
             error.__traceback__ = error.__cause__ = error.__context__ = None
-            self.rejected.append(RejectedLine(number, error))
-            self.faults += len(error.faults) if isinstance(error, InvalidMessage) else 1
+            self._reject(number, error)
             self._is_malformed = self.faults >= MOST_FAULTS and isinstance(error, MalformedMessage)
         else:
             if record is not None:
                 self.records.append(record)
+
+    def reject_content(self, unchecked: UncheckedContent, error: InvalidMessage) -> None:
+        """Reject an event whose data do not match the schema of the topic."""
+        if self.faults < MOST_FAULTS:
+            self._reject(unchecked.number, error)
+
+    def _reject(self, number: int, error: MessageError) -> None:
+        self.rejected.append(RejectedLine(number, error))
+        self.faults += len(error.faults) if isinstance(error, InvalidMessage) else 1
 
     def _parse(self, start: int, end: int, number: int) -> Record | None:
         """
@@ -161,9 +165,9 @@ class EventList:
             require_json(text, source=_SOURCE)
             return None
         partition_key = read_event_key(text, source=_SOURCE)
-        if self._schemas is not None:
+        if self._is_checked:
             content, at = read_event_data(text)
-            self._schemas.check(self._topic, content, at=at)
+            self.unchecked.append(UncheckedContent(number, self._topic, content, at))
         key = partition_key if self._key is None else self._key
         return Record(
             topic=self._topic,

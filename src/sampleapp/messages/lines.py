@@ -12,18 +12,18 @@ import re
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable
+from itertools import count
 from typing import ClassVar, Final, TypeVar, cast
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from sampleapp.errors import Fault, InvalidMessage, MessageError, SampleAppError, SchemaMismatch
+from sampleapp.errors import Fault, InvalidMessage, MessageError, SampleAppError
 from sampleapp.messages.faults import has_too_many_strings
 from sampleapp.messages.idempotency_key import IdempotencyScope
 from sampleapp.messages.json_text import require_json
 from sampleapp.messages.parsing import (
     RecordHeaders,
-    content_of,
     content_pointer,
     has_escaped_colon,
     is_consistent,
@@ -32,7 +32,6 @@ from sampleapp.messages.parsing import (
     record_of,
     with_milliseconds,
 )
-from sampleapp.messages.schemas import Schemas
 from sampleapp.messages.timestamps import InvalidTimestamp
 from sampleapp.model import Message, Record, is_legal_topic
 
@@ -46,7 +45,7 @@ _READ_AT_ONCE: Final = 64 * 1024
 """Bytes that are decoded together: 0.2 to 1.5 ms, depending on how long the lines are."""
 _IDENTITIES_AT_ONCE: Final = 8 * 1024
 """
-Like `_READ_AT_ONCE`, if records have identities, or contents are checked: for a short line, this takes most.
+Like `_READ_AT_ONCE`, if records have identities: for a short line, this takes most.
 """
 _LINES_AT_ONCE: Final = 100
 """The most lines of one step that are read one by one: up to 40 µs each."""
@@ -91,6 +90,17 @@ class RejectedLine(Struct, frozen=True):
     """The number of the line, from 1, as an editor counts: with empty lines. ``None`` if it has none."""
 
 
+class UncheckedContent(Struct, frozen=True, gc=False):
+    """The content of a message, which must match the schema of its topic."""
+
+    number: int
+    """The number of the message, from 0."""
+    topic: str
+    content: bytes
+    at: str
+    """The pointer to it in its message."""
+
+
 class MessageLines:
     """
     The messages of a body, each on a line of its own.
@@ -120,7 +130,7 @@ class MessageLines:
         of_request: RecordHeaders = (),
         reject_topic: Callable[[str], SampleAppError | None] | None = None,
         scope: IdempotencyScope | None = None,
-        schemas: Schemas | None = None,
+        checked_topics: Collection[str] = (),
         read_at_once: int = _READ_AT_ONCE,
     ) -> None:
         """
@@ -130,7 +140,7 @@ class MessageLines:
         :param reject_topic: returns an error for a topic that messages may not be published to; by default
             all topics are allowed.
         :param scope: makes identities of the records; by default they have none.
-        :param schemas: of topics; by default, contents are not checked.
+        :param checked_topics: whose contents are collected in `unchecked`.
         :param read_at_once: the approximate number of bytes that one step reads.
         """
         self._body = body
@@ -139,9 +149,8 @@ class MessageLines:
         self._of_request = of_request
         self._reject_topic = reject_topic
         self._scope = scope
-        self._schemas = schemas
-        is_dear = scope is not None or schemas is not None
-        self._read_at_once = min(read_at_once, _IDENTITIES_AT_ONCE) if is_dear else read_at_once
+        self._checked_topics = checked_topics
+        self._read_at_once = read_at_once if scope is None else min(read_at_once, _IDENTITIES_AT_ONCE)
         self._position = 0
         self._one_by_one_until = 0
         self._worst = 0
@@ -158,6 +167,8 @@ class MessageLines:
         """The number of headers of the records, without those that all of them share."""
         self.records: list[Record] = []
         """The records of the valid messages, in order."""
+        self.unchecked: list[UncheckedContent] = []
+        """The contents that are not yet checked by the schemas of their topics."""
         self.rejected: list[RejectedLine] = []
         """
         The messages that cannot be published, in order.
@@ -231,15 +242,29 @@ class MessageLines:
             messages = _decode_messages(data)
         except (msgspec.DecodeError, UnicodeDecodeError):
             return False
-        if (
-            messages is None
-            or not all(map(self._is_allowed, dict.fromkeys([message.topic for message in messages])))
-            or not self._match(messages)
+        if messages is None or not all(
+            map(self._is_allowed, dict.fromkeys([message.topic for message in messages]))
         ):
             return False
-        if self._scope is None and _are_plain(messages) and self._add_plain(data, messages):
-            return True
-        return self._add_each(data, messages)
+        first, added = self.count, len(self.records)
+        is_plain = self._scope is None and _are_plain(messages) and self._add_plain(data, messages)
+        if not is_plain and not self._add_each(data, messages):
+            return False
+        if self._checked_topics:
+            for number, message, record in zip(count(first), messages, self.records[added:], strict=False):
+                self._collect(number, message, record)
+        return True
+
+    def _collect(self, number: int, message: Message, record: Record) -> None:
+        """Collect the content of a message, if it must be checked."""
+        if record.value is not None and record.topic in self._checked_topics:
+            at = content_pointer(message)
+            self.unchecked.append(UncheckedContent(number, record.topic, record.value, at))
+
+    def reject_content(self, unchecked: UncheckedContent, error: InvalidMessage) -> None:
+        """Reject a message whose content does not match the schema of its topic."""
+        number = unchecked.number
+        self._reject(RejectedLine(number, error, line=self.line_of(number)))
 
     def _pass_over(self, data: bytes) -> bool:
         """Take lines if they are JSON: nothing else matters for them any more."""
@@ -311,15 +336,6 @@ class MessageLines:
         self.count += len(messages)
         return True
 
-    def _match(self, messages: list[Message]) -> bool:
-        """Check whether contents match; their faults are named when the lines are read one by one."""
-        schemas = {} if self._schemas is None else self._schemas.by_topic
-        return not schemas or all(
-            schemas[message.topic].matches(content_of(message))
-            for message in messages
-            if message.topic in schemas and is_consistent(message)
-        )
-
     def _record(self, message: Message, number: int) -> Record:
         if self._scope is None:
             return record_of(message, now_ms=self._now_ms, of_request=self._of_request)
@@ -350,9 +366,7 @@ class MessageLines:
                 # No further fault would be named or change the status.
                 position = len(body)
             is_long = position - self._position > _REJECTED_BYTES
-            # To name the faults of a content takes milliseconds.
-            is_dear = self.rejected and isinstance(self.rejected[-1].error, SchemaMismatch)
-            most = 1 if is_long or is_dear else _REJECTIONS_AT_ONCE
+            most = 1 if is_long else _REJECTIONS_AT_ONCE
             if position >= until or len(self.rejected) >= rejected + most:
                 break
         self._position = position
@@ -401,8 +415,8 @@ class MessageLines:
                 raise rejection
             self._topics[topic] = topic
         record = self._record(message, number)
-        if self._schemas is not None:
-            self._schemas.check(topic, record.value, at=content_pointer(message))
+        if self._checked_topics:
+            self._collect(number, message, record)
         return record
 
     def _reject(self, rejected: RejectedLine) -> None:

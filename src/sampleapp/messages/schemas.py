@@ -1,26 +1,27 @@
 """
 JSON Schemas of topics: compile them, and check the contents of messages.
 
-The library is loaded by `compile_schemas`, and cannot be interrupted: what a check may take is limited before
-it begins. Regular expressions take linear time, except those with look-around or back references. Their
-backtracking is limited, but look-around may search the rest of a string again at each character.
+The library is loaded by `compile_schemas`. It cannot be interrupted, and some checks take hours. So the
+reactor only calls `Schema.matches_at_once`, which checks short contents by schemas whose checks take linear
+time; see `sampleapp.messages.schema_keywords`. A process of its own does the rest; see
+`sampleapp.validation`.
 """
 
 from __future__ import annotations
 
-import gc
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote, urldefrag, urljoin
 
 import msgspec
 from msgspec import Struct
 
-from sampleapp.errors import Fault, MalformedMessage, SchemaMismatch, StartUpError, pointer_token, shown
+from sampleapp.errors import Fault, MalformedMessage, StartUpError, pointer_token, shown
 from sampleapp.messages.json_text import require_json
+from sampleapp.messages.schema_keywords import size_if_linear
 from sampleapp.model import is_legal_topic
 
 if TYPE_CHECKING:
@@ -30,42 +31,32 @@ if TYPE_CHECKING:
 _BASE: Final = "file:///"
 """For references between the files. Nothing is read there: all documents are given."""
 _BACKTRACKS: Final = 10_000
-"""Steps of a regular expression with look-around: less than a millisecond."""
-_MOST_LOOK_AROUND: Final = 2048
-"""Bytes of a content for a schema with such an expression: up to 8 ms, as this takes quadratic time."""
-
-_FEW_OBJECTS: Final = 1024
-"""The bytes of a content whose values are too few to start the garbage collector."""
-_MOST_WORK: Final = 150_000
-"""
-The most commas and, four times as dear, colons and opening brackets of a content outside of strings.
-
-The decoder takes up to 7 ms for this many. If a schema has keywords that take longer, it is divided by the
-sum of these costs for one value.
-"""
-_COSTS: Final = {"contains": 3, "uniqueItems": 4, "multipleOf": 10}
-_FRACTION_COST: Final = 10
-"""To compare numbers takes up to a microsecond, if one of them has a fraction."""
-_BOUNDS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
-_ALTERNATIVES_OF_A_COST: Final = 5
-_MOST_STEPS: Final = 400
-"""Steps in which faults are collected, of up to 20 µs each: that of one missing member, or of four values."""
-_VALUES_IN_A_STEP: Final = 4
-_BYTES_IN_A_STEP: Final = 160
-"""To show a long number takes longer."""
-_MOST_FAULTS: Final = 100
-_ALTERNATIVES: Final = ("allOf", "anyOf", "oneOf", "patternProperties", "dependentSchemas", "dependencies")
-_DYNAMIC: Final = ("$dynamicRef", "$recursiveRef")
-_LONGEST_CHAIN: Final = 100
+"""Steps of a regular expression with look-around or back references: less than a millisecond."""
 _NOWHERE: Final = "urn:invalid"
 """The place of a reference that is not a URI."""
+
+_LONGEST_AT_ONCE: Final = 2048
+"""Bytes. To decode and convert a content of this length takes up to a millisecond."""
+_MOST_AT_ONCE: Final = 50_000
+"""
+The greatest product of the size of a schema and the length of a content, in bytes, that is checked at once.
+
+The longest check that `benchmarks/schema_turns.py` finds by search takes about 6 ms.
+"""
+_MOST_SIZE: Final = _MOST_AT_ONCE // 64
+_PATTERN_BYTES: Final = 4096
+"""The size of a compiled pattern up to which matching takes at most a microsecond for each character."""
+
+_ALL_FAULTS_BYTES: Final = 16 * 1024
+"""The length of a content up to which all faults are named: each takes up to a millisecond."""
+MOST_FAULTS: Final = 100
+"""The most faults that are named."""
 
 _LONGEST_TOKEN: Final = 200
 _LONGEST_POINTER: Final = 1000
 _LONGEST_VALUE: Final = 200
 _MOST_BRANCHES: Final = 3
 
-_STRING: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _ESCAPED_COLON: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\u003[aA]")
 
 _REQUIREMENTS: Final = {
@@ -107,8 +98,6 @@ _TYPES: Final = {
     "string": "a string",
 }
 
-_T = TypeVar("_T")
-
 _decode: Final = msgspec.json.Decoder().decode
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -117,112 +106,90 @@ class _NotChecked(Exception):
     """A content has no values that could match. The message is a sentence for the caller."""
 
 
+class _NotAtOnce(Exception):
+    """A number of a content takes long to convert."""
+
+
+def _short_fraction(text: str) -> float:
+    """Read a number that the library writes out with no more digits than it has here."""
+    if "e" in text or "E" in text:
+        raise _NotAtOnce
+    return float(text)
+
+
+_EXPONENTS: Final = bytes.maketrans(b"123456789E", b"000000000e")
+"""Makes ``0e`` of the beginning of each exponent. A regular expression takes ten times as long."""
+_decode_at_once: Final = msgspec.json.Decoder(float_hook=_short_fraction).decode
+
+
 class Schema(Struct, frozen=True):
     """The schema of a topic."""
 
     text: bytes
     """Its file, as it is."""
     validator: jsonschema_rs.Validator
-    alternatives: int
-    """The most schemas that one keyword applies to a value."""
-    required: int
-    """The most members that one keyword requires of an object."""
-    most_work: int
-    """The most work of a content that can be checked; see `_MOST_WORK`."""
-    has_look_around: bool
-    """True if a pattern has look-around or back references."""
-    is_recursive: bool
-    """True if a reference leads to itself, so that work may multiply at each level of a content."""
+    longest_at_once: int
+    """The greatest length of a content, in bytes, that `matches_at_once` checks. 0: none."""
 
-    def matches(self, content: bytes) -> bool:
-        """Check a content without naming its faults."""
-        return _uncollected(content, self._matches, content)
-
-    def _matches(self, content: bytes) -> bool:
-        try:
-            return self.validator.is_valid(self._value_of(content))
-        except _NotChecked:
-            return False
-
-    def faults(self, content: bytes, *, at: str = "") -> list[Fault]:
+    def matches_at_once(self, content: bytes) -> bool:
         """
-        Return the faults of a content: none if it matches.
-
-        A large content, or a deep one with a recursive schema, has one fault: to collect all takes too long.
+        Check a content in less than 10 ms.
 
         :param content: the value of a record.
-        :param at: the pointer to the content in its request.
+        :return: false if the content does not match, or if this can only be said by `faults`.
         """
-        return _uncollected(content, self._faults, content, at)
-
-    def _faults(self, content: bytes, at: str) -> list[Fault]:
+        if len(content) > self.longest_at_once:
+            return False
         try:
-            value = self._value_of(content)
+            has_exponent = b"0e" in content.translate(_EXPONENTS)
+            value = (_decode_at_once if has_exponent else _decode)(content)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, _NotAtOnce):
+            return False
+        return not _repeats_a_member(content, value) and self.validator.is_valid(value)
+
+    def faults(self, content: bytes) -> Iterator[list[Fault]]:
+        """
+        Yield the faults of a content: nothing if it matches. May take any time.
+
+        :param content: the value of a record.
+        :return: the first fault, as soon as it is known, and then all, up to `MOST_FAULTS`. Of a content of
+            more than 16 KiB, the first alone.
+        """
+        try:
+            value = _value_of(content)
         except _NotChecked as error:
-            return [Fault(at, str(error))]
+            yield [Fault("", str(error))]
+            return
         if self.validator.is_valid(value):
-            return []
-        found: list[Fault] = []
-        for mismatch in self._errors(value, len(content)):
-            found += [Fault(f"{at}{_pointer(path)}", f"{detail}.") for path, detail in _details(mismatch)]
-            if len(found) >= _MOST_FAULTS:
-                break
-        return found[:_MOST_FAULTS] or [Fault(at, "The content does not match the schema of the topic.")]
+            return
+        yield _faults(self._first_error(value))
+        if len(content) <= _ALL_FAULTS_BYTES:
+            # The library collects all before it returns.
+            found = chain.from_iterable(map(_faults, self.validator.iter_errors(value)))
+            yield list(islice(found, MOST_FAULTS))
 
-    def _value_of(self, content: bytes) -> Any:
-        """:raise _NotChecked: it is not JSON, takes too long to check, or has a repeated member."""
-        if self.has_look_around and len(content) > _MOST_LOOK_AROUND:
-            raise _NotChecked(
-                f"The content has more than {_MOST_LOOK_AROUND} bytes, the most for a schema with "
-                "look-around or back references in a pattern."
-            )
-        if _is_too_much(content, self.most_work):
-            raise _NotChecked("The content has too many values to be checked against the topic's schema.")
+    def _first_error(self, value: Any) -> jsonschema_rs.ValidationError:
         try:
-            value = _decode(content)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise _NotChecked(_not_json(content, error)) from error
-        if _repeats_a_member(content, value):
-            raise _NotChecked("A member is there more than once in the content.")
-        return value
-
-    def _errors(self, value: Any, length: int) -> Iterator[jsonschema_rs.ValidationError]:
-        values, objects, depth = _size(value)
-        at_each = 1 + self.alternatives
-        steps = objects * self.required + values * at_each // _VALUES_IN_A_STEP + length // _BYTES_IN_A_STEP
-        if steps * (at_each**depth if self.is_recursive else 1) <= _MOST_STEPS:
-            yield from self.validator.iter_errors(value)
-        elif not self.is_recursive:
-            try:
-                self.validator.validate(value)
-            except ValueError as error:
-                # On newer Pythons, the frames of its traceback would keep the value until a collection.
-                yield error.with_traceback(None)  # type: ignore[misc]  # ValidationError; its module is optional
+            self.validator.validate(value)
+        except ValueError as error:
+            # On newer Pythons, the frames of its traceback would keep the value until a collection.
+            return error.with_traceback(None)  # type: ignore[return-value]  # ValidationError
+        raise AssertionError("The library finds no error of a value that is not valid.")
 
 
-class Schemas:
-    """The schemas of topics as they are now."""
+def _value_of(content: bytes) -> Any:
+    """:raise _NotChecked: it is not JSON, or has a repeated member."""
+    try:
+        value = _decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _NotChecked(_not_json(content, error)) from error
+    if _repeats_a_member(content, value):
+        raise _NotChecked("A member is there more than once in the content.")
+    return value
 
-    def __init__(self, by_topic: Mapping[str, Schema]) -> None:
-        self.use(by_topic)
 
-    def use(self, by_topic: Mapping[str, Schema]) -> None:
-        """Replace the schemas."""
-        self.by_topic = by_topic
-
-    def check(self, topic: str, content: bytes | None, *, at: str = "") -> None:
-        """
-        Check the content of a message.
-
-        :param content: the value of its record; ``None`` for a tombstone, which always matches.
-        :param at: the pointer to the content in its request.
-        :raise SchemaMismatch: the topic has a schema, and the content does not match it.
-        """
-        schema = self.by_topic.get(topic)
-        if schema is not None and content is not None:
-            faults = schema.faults(content, at=at)
-            if faults:
-                raise SchemaMismatch(faults)
+def _faults(error: jsonschema_rs.ValidationError) -> list[Fault]:
+    return [Fault(_pointer(path), f"{detail}.") for path, detail in _details(error)]
 
 
 def compile_schemas(files: Mapping[str, bytes], *, directory: str) -> dict[str, Schema]:
@@ -236,7 +203,7 @@ def compile_schemas(files: Mapping[str, bytes], *, directory: str) -> dict[str, 
     :raise StartUpError: the library is not installed, or a file is not a schema.
     """
     try:
-        import jsonschema_rs
+        import jsonschema_rs  # noqa: F401 -- it is used below, and may be missing here
     except ImportError as error:
         raise StartUpError(
             "--schemas needs the package jsonschema-rs, which is not installed: install "
@@ -252,35 +219,47 @@ def compile_schemas(files: Mapping[str, bytes], *, directory: str) -> dict[str, 
             if uri in documents:
                 raise _mistake(directory, name, "/$id", f"is that of {names[uri]}, too; each has its own")
             documents[uri], names[uri] = document, name
+    references = _References(documents)
     schemas = {}
     for name, text in files.items():
-        uri = _uri(name)
         try:
-            validator = jsonschema_rs.validator_for(
-                documents[uri],
-                base_uri=uri,
-                retriever=documents.__getitem__,
-                pattern_options=jsonschema_rs.FancyRegexOptions(backtrack_limit=_BACKTRACKS),
-                mask="\N{HORIZONTAL ELLIPSIS}",
-            )
+            schema = _compiled(text, _uri(name), references)
         except ValueError as error:
-            raise _invalid(error, documents, uri, directory=directory, name=name) from error
+            raise _invalid(error, references, _uri(name), directory=directory, name=name) from error
         if "/" not in name:
-            members = [each for document in _used(uri, documents) for each in _members(document)]
-            schemas[name.removesuffix(".json")] = Schema(
-                text,
-                validator,
-                alternatives=_longest(members, _ALTERNATIVES),
-                required=_longest(members, ("required", "dependentRequired")),
-                most_work=_MOST_WORK // _cost_of_a_value(members),
-                has_look_around=any(map(_has_look_around, _patterns(members))),
-                is_recursive=_Walk(documents).is_recursive(uri),
-            )
+            schemas[name.removesuffix(".json")] = schema
     if not schemas:
         raise StartUpError(
             f"--schemas: {directory} has no schema; the file TOPIC.json in it is the schema of that topic."
         )
     return schemas
+
+
+def _compiled(text: bytes, uri: str, references: _References) -> Schema:
+    """
+    Compile one file.
+
+    :raise ValueError: it is not a schema.
+    """
+    import jsonschema_rs
+
+    documents = references.documents
+    compiled = partial(
+        jsonschema_rs.validator_for,
+        documents[uri],
+        base_uri=uri,
+        retriever=documents.__getitem__,
+        mask="\N{HORIZONTAL ELLIPSIS}",
+    )
+    size = None
+    try:
+        # This engine has neither look-around nor back references.
+        validator = compiled(pattern_options=jsonschema_rs.RegexOptions(size_limit=_PATTERN_BYTES))
+    except ValueError:
+        validator = compiled(pattern_options=jsonschema_rs.FancyRegexOptions(backtrack_limit=_BACKTRACKS))
+    else:
+        size = size_if_linear(documents[uri], uri, references.target, most=_MOST_SIZE)
+    return Schema(text, validator, 0 if size is None else min(_LONGEST_AT_ONCE, _MOST_AT_ONCE // size))
 
 
 def _document(name: str, text: bytes, *, directory: str) -> Any:
@@ -305,12 +284,12 @@ def _document(name: str, text: bytes, *, directory: str) -> Any:
 
 
 def _invalid(
-    error: ValueError, documents: Mapping[str, Any], uri: str, *, directory: str, name: str
+    error: ValueError, references: _References, uri: str, *, directory: str, name: str
 ) -> StartUpError:
     if getattr(error, "instance_path", ()):
         path, reason = next(_details(error))
         return _mistake(directory, name, _pointer(path), reason)
-    wrong = _Walk(documents).wrong_reference(uri)
+    wrong = references.wrong(uri)
     if wrong is not None:
         at, target = wrong
         return _mistake(
@@ -328,66 +307,53 @@ def _mistake(directory: str, name: str, at: str, why: str) -> StartUpError:
     return StartUpError(f"--schemas: {directory}/{name}{place}: {why}.")
 
 
-class _Walk:
-    """Follows the references of documents."""
+class _References:
+    """References of documents, also from one to another."""
 
     def __init__(self, documents: Mapping[str, Any]) -> None:
-        self._documents = documents
-        self._done: set[str] = set()
+        self.documents = documents
 
-    def wrong_reference(self, uri: str) -> tuple[str, str] | None:
+    def wrong(self, uri: str) -> tuple[str, str] | None:
         """Return the place and the target of a reference that leads nowhere, if there is one."""
-        for at, _, target in _references(self._documents[uri]):
-            if self._value_at(*_place(uri, target)) is None:
-                return at, target
+        for at, reference in _references(self.documents[uri]):
+            if self.target(uri, reference) is None:
+                return at, reference
         return None
 
-    def is_recursive(self, uri: str, above: tuple[str, ...] = ()) -> bool:
-        """Return true if a reference leads to a place that it is in, or to one that is not known."""
-        value = self._value_at(*_place(uri, ""))
-        if value is None:
-            return True
-        for _, keyword, target in _references(value):
-            place = "#".join(_place(uri, target))
-            # A longer chain of references is checked as if it were recursive.
-            if keyword in _DYNAMIC or place in above or len(above) >= _LONGEST_CHAIN:
-                return True
-            if place not in self._done and self.is_recursive(place, (*above, place)):
-                return True
-        self._done.add(uri)
-        return False
+    def target(self, base: str, reference: str) -> tuple[str, Any] | None:
+        """
+        Return the URI and the value that a reference leads to.
 
-    def _value_at(self, document: str, fragment: str) -> Any:
-        """Return the value at a place; ``None`` if there is none, or it is named by an anchor."""
-        value = self._documents.get(document)
-        if not fragment.startswith("/"):
-            return None if fragment else value
+        :param base: the URI of the document with the reference.
+        :return: ``None`` if there is none, or it is named by an anchor.
+        """
+        document, fragment = _place(base, reference)
+        if document not in self.documents or (fragment and not fragment.startswith("/")):
+            return None
+        value = self.documents[document]
         for token in fragment.split("/")[1:]:
             key = unquote(token).replace("~1", "/").replace("~0", "~")
-            if isinstance(value, list) and key.isdecimal():
-                value = value[int(key)] if int(key) < len(value) else None
+            if isinstance(value, dict) and key in value:
+                value = value[key]
+            elif isinstance(value, list) and key.isdecimal() and int(key) < len(value):
+                value = value[int(key)]
             else:
-                value = value.get(key) if isinstance(value, dict) else None
-        return value
+                return None
+        return document, value
 
 
-def _members(value: Any) -> Iterator[tuple[str, str, Any]]:
-    """Yield the pointer of the object, the name and the value of each member at any depth."""
-    rest = [("", value)]
+def _references(document: Any) -> Iterator[tuple[str, str]]:
+    """Yield the place and the target of each reference."""
+    rest = [("", document)]
     while rest:
         at, value = rest.pop()
         if isinstance(value, dict):
             for name, member in value.items():
-                yield at, name, member
+                if name in ("$ref", "$dynamicRef", "$recursiveRef") and isinstance(member, str):
+                    yield f"{at}/{name}", member
                 rest.append((f"{at}/{pointer_token(name)}", member))
         elif isinstance(value, list):
             rest += [(f"{at}/{number}", member) for number, member in enumerate(value)]
-
-
-def _references(value: Any) -> Iterator[tuple[str, str, str]]:
-    for at, name, target in _members(value):
-        if name in ("$ref", *_DYNAMIC) and isinstance(target, str):
-            yield f"{at}/{name}", name, target
 
 
 def _uri(name: str) -> str:
@@ -402,94 +368,6 @@ def _place(base: str, reference: str) -> tuple[str, str]:
     except ValueError:
         return _NOWHERE, ""
     return document, fragment
-
-
-def _used(uri: str, documents: Mapping[str, Any]) -> list[Any]:
-    """Return a document and those that its references lead to: all documents, if one is not known."""
-    found = [uri]
-    for each in found:
-        for _, _, target in _references(documents[each]):
-            document, _ = _place(each, target)
-            if document not in documents:
-                return list(documents.values())
-            if document not in found:
-                found.append(document)
-    return [documents[each] for each in found]
-
-
-def _longest(members: Iterable[tuple[str, str, Any]], names: Sequence[str]) -> int:
-    """Return the number of members of the longest list, or object, with one of these names."""
-    lists = (value for _, name, value in members if name in names and isinstance(value, list | dict))
-    return max(map(len, lists), default=0)
-
-
-def _patterns(members: Iterable[tuple[str, str, Any]]) -> Iterator[str]:
-    for _, name, value in members:
-        if name == "pattern" and isinstance(value, str):
-            yield value
-        elif name == "patternProperties" and isinstance(value, dict):
-            yield from value
-
-
-def _has_look_around(pattern: str) -> bool:
-    import jsonschema_rs
-
-    try:
-        # This engine has neither look-around nor back references.
-        jsonschema_rs.validator_for({"pattern": pattern}, pattern_options=jsonschema_rs.RegexOptions())
-    except ValueError:
-        return True
-    return False
-
-
-def _cost_of_a_value(members: Iterable[tuple[str, str, Any]]) -> int:
-    """Return about the time to check a value, in times that the decoder takes for it."""
-    costs: Counter[str] = Counter()
-    for at, name, value in members:
-        costs[at] += _cost(name, value)
-    return 1 + max(costs.values(), default=0)
-
-
-def _cost(name: str, value: Any) -> int:
-    if name in _ALTERNATIVES and isinstance(value, list | dict):
-        return len(value) // _ALTERNATIVES_OF_A_COST
-    if name in ("const", "enum"):
-        # Numbers are compared with one after the other.
-        some = value if name == "enum" and isinstance(value, list) else [value]
-        return sum(
-            _FRACTION_COST if isinstance(each, float | list | dict) else type(each) is int for each in some
-        )
-    if name in _BOUNDS:
-        return _FRACTION_COST if isinstance(value, float) else 0
-    return _COSTS.get(name, 0)
-
-
-def _uncollected(content: bytes, check: Callable[..., _T], *arguments: Any) -> _T:
-    """
-    Call a function that decodes a content, and frees its values again.
-
-    Thousands of them would start the garbage collector, which looks at all objects of the service: 23 ms for
-    100,000 records.
-    """
-    if len(content) <= _FEW_OBJECTS or not gc.isenabled():
-        return check(*arguments)
-    gc.disable()
-    try:
-        return check(*arguments)
-    finally:
-        gc.enable()
-
-
-def _is_too_much(content: bytes, most: int) -> bool:
-    if len(content) <= most // 4 or _work(content) <= most:
-        return False
-    # Perhaps most of them are in strings. Each string that is not is a value, or the name of one.
-    strings = (content.count(b'"') - content.count(b'\\"')) // 2
-    return strings > _MOST_WORK // 4 or _work(_STRING.sub(b"", content)) > most
-
-
-def _work(content: bytes) -> int:
-    return content.count(b",") + 4 * (content.count(b":") + content.count(b"{") + content.count(b"["))
 
 
 def _not_json(content: bytes, error: Exception) -> str:
@@ -522,26 +400,13 @@ def _repeats_a_member(content: bytes, value: Any) -> bool:
     return colons != _encode(value).count(b":")
 
 
-def _size(value: Any) -> tuple[int, int, int]:
-    """Return the number of values, of objects among them, and the depth: of a part, if there are many."""
-    values = objects = depth = 0
-    level = [value]
-    while level and values <= _MOST_STEPS * _VALUES_IN_A_STEP:
-        depth += 1
-        values += len(level)
-        inner = [each.values() for each in level if isinstance(each, dict)]
-        objects += len(inner)
-        level = [*chain(*inner, *[each for each in level if isinstance(each, list)])]
-    return values + len(level), objects, depth
-
-
 def _details(error: Any) -> Iterator[tuple[Sequence[str | int], str]]:
     """Yield each place that an error of the library names, and a sentence about it without its full stop."""
     path, kind = error.instance_path, error.kind
     if kind.name == "required" and hasattr(kind, "property"):
         yield [*path, kind.property], f'"{shown(kind.property)}" is missing; the schema requires it'
     elif kind.name in _UNEXPECTED and hasattr(kind, "unexpected"):
-        for each in kind.unexpected[:_MOST_FAULTS]:
+        for each in kind.unexpected[:MOST_FAULTS]:
             named = f'"{shown(each)}"' if isinstance(each, str) else f"Item {each}"
             yield [*path, each], f"{named} is not allowed by the schema; omit it"
     elif type(kind).__name__ in _NOT_MATCHED:

@@ -20,6 +20,7 @@ from sampleapp.readings.follower import ReadingsFollower
 from sampleapp.service.config import Config
 from sampleapp.service.listener import Listener
 from sampleapp.service.reloads import Reloads
+from sampleapp.validation.validation import Validation
 from sampleapp.web import Documentation, HTTPServer, RouteTable, SampleApp
 
 _STOPPING = "The service is stopping."
@@ -119,6 +120,7 @@ class SampleAppService(Service):
         callers: CurrentCallers | None = None,
         admin: Admin | None = None,
         access_log: AccessLog | None = None,
+        validation: Validation | None = None,
     ) -> None:
         """
         :param web: the interface for callers; its server listens at the listeners.
@@ -128,6 +130,7 @@ class SampleAppService(Service):
         :param callers: the callers with their rights; by default every client may do everything.
         :param admin: is stopped last, so that operators can see how the service ends.
         :param access_log: is opened at the start and closed at the end.
+        :param validation: checks contents by schemas; its process is started and stopped with the service.
         :param clock: measures the time for stopping.
         """
         self._config = config
@@ -144,6 +147,7 @@ class SampleAppService(Service):
         """``None`` if requests need no credentials."""
         self._admin = admin
         self._access_log = access_log
+        self._validation = validation
         self._is_listening = False
 
     @property
@@ -216,6 +220,8 @@ class SampleAppService(Service):
             self.privilegedStartService()
         self._broker.start()
         self.follower.start()
+        if self._validation is not None:
+            self._validation.start()
         if self.callers is not None:
             self.callers.start()
         self._reloads.start()
@@ -275,6 +281,8 @@ class SampleAppService(Service):
                 count=self._server.connections,
             )
         self._reloads.stop()
+        if self._validation is not None:
+            await self._wait(self._validation.stop(), timeout_s=_LAST_RESPONSES_S)
         if self.callers is not None:
             self.callers.stop()
         # Not waited for: the broker stops its followers within its own deadline.

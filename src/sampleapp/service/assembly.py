@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
@@ -22,7 +22,6 @@ from sampleapp.errors import InvalidOption
 from sampleapp.interfaces import IBroker, IReloadable
 from sampleapp.logs import AccessLog, LogSettings, require_writable
 from sampleapp.messages.headers import RecordedFields
-from sampleapp.messages.schemas import Schemas
 from sampleapp.metrics import Families, MetricsPage, RequestCounts
 from sampleapp.readings.changes import Changes
 from sampleapp.readings.follower import ReadingsFollower
@@ -30,6 +29,7 @@ from sampleapp.service.application import Admin, Readiness, SampleAppService, We
 from sampleapp.service.config import Config
 from sampleapp.service.listener import Listener
 from sampleapp.service.reloads import Reloads, SchemaFiles
+from sampleapp.validation.validation import Validation
 from sampleapp.web import (
     AccessControl,
     AdminApp,
@@ -55,6 +55,9 @@ from sampleapp.web import (
 )
 from sampleapp.web.read.readings import GetRepresentation
 from sampleapp.web.webhook_origins import answering_validations
+
+_WAITING_FOR_VALIDATION: Final = 1 / 4
+"""The part of the memory for bodies that may wait to be checked by schemas."""
 
 _NewServer: TypeAlias = Callable[..., HTTPServer]
 
@@ -109,11 +112,11 @@ def build(
         now=now,
     )
 
-    schemas = None
+    validation = None
     if config.schemas:
-        schema_files = SchemaFiles(config.schemas, run=run)
+        validation = Validation(reactor, limit=int(limits.max_body_memory * _WAITING_FOR_VALIDATION))
+        schema_files = SchemaFiles(config.schemas, run=run, validation=validation)
         reloads.add("the schemas", schema_files.reload, schema_files.paths)
-        schemas = schema_files.schemas
     metrics = MetricsPage(clock=reactor)
     metrics_app = MetricsApp(metrics.respond).app
     web = _web(
@@ -128,7 +131,7 @@ def build(
         recorded=recorded,
         authenticator=None if callers is None else callers.authenticator,
         hooks=None if callers is None else callers.hooks,
-        schemas=schemas,
+        validation=validation,
         listeners=listeners,
         # With an endpoint for operators, the metrics are there only.
         others=() if config.admin else (metrics_app,),
@@ -174,6 +177,7 @@ def build(
         callers=callers,
         admin=admin,
         access_log=access_log,
+        validation=validation,
     )
 
 
@@ -192,7 +196,7 @@ def _web(
     run: Run,
     authenticator: Authenticator | None = None,
     hooks: HookVerifier | None = None,
-    schemas: Schemas | None = None,
+    validation: Validation | None = None,
     listeners: Sequence[Listener] = (),
     others: Sequence[App] = (),
     now: Callable[[], float],
@@ -205,7 +209,7 @@ def _web(
     :param new_server: `make_server` with the settings that all servers share.
     :param run: calls functions that take long in a thread.
     :param authenticator: authenticates callers; ``None`` if they need no credentials.
-    :param schemas: of topics; ``None`` if contents are not checked.
+    :param validation: checks contents by schemas; ``None`` if they are not checked.
     """
     access_control = None
     if authenticator is not None:
@@ -221,7 +225,7 @@ def _web(
         recorded=recorded,
         records_caller=config.records_caller,
         hooks=hooks,
-        schemas=schemas,
+        validation=validation,
         now=now,
     )
     probes = Probes(

@@ -15,25 +15,38 @@ from twisted.python.failure import Failure
 from sampleapp.concurrency.slices import Run
 from sampleapp.errors import StartUpError, visible
 from sampleapp.files import read_file, shown_path
-from sampleapp.messages.schemas import Schema, Schemas, compile_schemas
+from sampleapp.messages.schema_keywords import keyword_warnings
+from sampleapp.messages.schemas import Schema, compile_schemas
+from sampleapp.validation.validation import Validation
 
 _MOST_ENTRIES: Final = 10_000
 """A directory with more, such as one that was named by mistake, would take long to search."""
 
 
-class SchemaFiles:
-    """The files of a directory, and the schemas that they had when all of them were valid."""
+class _Loaded(NamedTuple):
+    """The files of a directory of schemas, all of them valid."""
 
-    def __init__(self, directory: str, *, run: Run) -> None:
+    files: dict[str, bytes]
+    by_topic: dict[str, Schema]
+    warnings: list[str]
+
+
+class SchemaFiles:
+    """A directory of schemas, from which contents are checked while all of its files are valid."""
+
+    _log = Logger()
+
+    def __init__(self, directory: str, *, run: Run, validation: Validation) -> None:
         """
         Read the directory.
 
+        :param validation: uses the schemas.
         :raise StartUpError: a file cannot be read, or is not a schema.
         """
         self._directory = directory
         self._run = run
-        self.schemas: Final = Schemas(self._load())
-        """The schemas that are in use."""
+        self._validation = validation
+        self._use(self._load())
 
     def paths(self) -> list[str]:
         """Return the paths to watch: of all files, and of the directories, whose entries may change."""
@@ -50,9 +63,14 @@ class SchemaFiles:
         :return: fires with ``None`` when the new schemas are in use. Fails with `StartUpError` if a file is
             not a schema; then the previous ones stay in use.
         """
-        return self._run(self._load).addCallback(self.schemas.use)
+        return self._run(self._load).addCallback(self._use)
 
-    def _load(self) -> dict[str, Schema]:
+    def _use(self, loaded: _Loaded) -> None:
+        for warning in loaded.warnings:
+            self._log.warn("{warning}", warning=visible(warning, keeping=""))
+        self._validation.use(loaded.files, loaded.by_topic)
+
+    def _load(self) -> _Loaded:
         files = {}
         for path in self._paths():
             if path.endswith(".json"):
@@ -60,7 +78,8 @@ class SchemaFiles:
                     files[os.path.relpath(path, self._directory)] = read_file(Path(path))
                 except OSError as error:
                     raise StartUpError(f"--schemas: cannot read {path}: {error.strerror}.") from error
-        return compile_schemas(files, directory=self._directory)
+        by_topic = compile_schemas(files, directory=self._directory)
+        return _Loaded(files, by_topic, list(keyword_warnings(files, directory=self._directory)))
 
     def _paths(self) -> list[str]:
         """:raise StartUpError: the directory cannot be searched."""

@@ -15,8 +15,8 @@ from sampleapp.access import HookVerifier, Right
 from sampleapp.feeds import Feeds
 from sampleapp.interfaces import IBroker
 from sampleapp.messages.headers import RecordedFields
-from sampleapp.messages.schemas import Schemas
 from sampleapp.readings.changes import Changes
+from sampleapp.validation.validation import Validation
 from sampleapp.web.access_control import (
     TO_CONSUME,
     TO_PUBLISH,
@@ -163,7 +163,7 @@ class SampleApp:
     )
     def read_schema(self, _request: Request, *, topic: AuthorizedTopic) -> Response:
         """Return the JSON Schema of a topic."""
-        schema = None if self.schemas is None else self.schemas.by_topic.get(topic)
+        schema = None if self.validation is None else self.validation.current.by_topic.get(topic)
         if schema is None:
             raise PathNotFound("The topic has no schema, so any content may be published to it.")
         return Response(HTTPStatus.OK, _SCHEMA_FIELDS, schema.text)
@@ -240,7 +240,7 @@ class SampleApp:
         recorded: RecordedFields | None = None,
         records_caller: bool = False,
         hooks: HookVerifier | None = None,
-        schemas: Schemas | None = None,
+        validation: Validation | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
         """
@@ -256,7 +256,7 @@ class SampleApp:
             records; by default only ``Content-Type``.
         :param records_caller: True to add the name of the caller to each record, which needs access control.
         :param hooks: verifies the requests of hooks; by default there are none.
-        :param schemas: of topics; by default, contents are not checked.
+        :param validation: checks contents by schemas; by default, they are not checked.
         :param now: returns the time of day, in seconds since the epoch, for the timestamps of records.
         """
         limits = Limits() if limits is None else limits
@@ -269,7 +269,9 @@ class SampleApp:
         """The reads of topics."""
         self.feeds = Feeds(broker, clock, make_event=Event, most=limits.max_followed_topics)
         """The shared following of topics; to be stopped with the service."""
-        publisher = Publisher(broker, clock, limits, records_caller=records_caller, now=now, schemas=schemas)
+        publisher = Publisher(
+            broker, clock, limits, records_caller=records_caller, now=now, validation=validation
+        )
         self.idempotent_records: IdempotentRecords = publisher.idempotent_records
         """Counts the records of requests with ``Idempotency-Key``."""
         batches = BatchPublisher(
@@ -277,7 +279,7 @@ class SampleApp:
             publisher.slices,
             max_line=limits.max_body,
             idempotent_records=self.idempotent_records,
-            schemas=schemas,
+            validation=validation,
         )
         self._readings = AcceptDispatch(get_representation)
         self._changes = None if changes is None else ChangesResource(changes, streams=self.streams)
@@ -287,8 +289,8 @@ class SampleApp:
         self.hooks = Hooks(publisher, hooks, recorded)
         """Receives signed requests."""
         self._topics = Topics(broker, publisher.slices, clock)
-        self.schemas = schemas
-        """Of topics; ``None`` if contents are not checked."""
+        self.validation = validation
+        """Checks contents by schemas; ``None`` if they are not checked."""
         self._records = RecordReading(
             RecordPages(self.reads, self.feeds, clock=clock, slices=publisher.slices, streams=self.streams),
             RecordStreams(self.reads, self.feeds, streams=self.streams, clock=clock),

@@ -481,6 +481,21 @@ ROWS: Final[dict[type[SampleAppError], Row]] = {
     errors.SchemaMismatch: Row(
         _S.UNPROCESSABLE_ENTITY, "schema-mismatch", "Content does not match the schema"
     ),
+    errors.SchemaTooExpensive: Row(
+        _S.UNPROCESSABLE_ENTITY, "schema-too-expensive", "Check of the content takes too long"
+    ),
+    errors.SchemaChecksUnavailable: Row(
+        _S.SERVICE_UNAVAILABLE, "schema-checks-unavailable", "Contents cannot be checked now", _RETRY_AFTER
+    ),
+    errors.SchemaChecksFull: Row(
+        _S.SERVICE_UNAVAILABLE, "schema-checks-full", "Too many contents wait to be checked", _RETRY_AFTER
+    ),
+    errors.SchemaChecksOfCallerFull: Row(
+        _S.TOO_MANY_REQUESTS,
+        "schema-checks-of-caller-full",
+        "Too many contents of one caller wait to be checked",
+        _RETRY_AFTER,
+    ),
     errors.InvalidWorkRequest: Row(
         _S.UNPROCESSABLE_ENTITY, "invalid-work-request", "Invalid request of a worker"
     ),

@@ -336,6 +336,32 @@ def answers_to_publishing(*request):
     yield raw(full, request_bytes(*request[:2], headers)).responses([request[0]])[0]
 
 
+ONE_CHECK = {"are_processes_prompt": False, "max_body_memory": 8000}
+"""Room for one check by a schema, which goes on until the test ends it."""
+
+
+def answers_of_checks(method, target, headers, body):
+    """Yield the answers to contents that do not match, or cannot be checked."""
+    request = request_bytes(method, target, headers, body)
+    yield WholeService(schemas={"t": False}).request(method, target, headers, body)
+
+    def waiting():
+        service = WholeService(schemas={"t": False}, **ONE_CHECK)
+        return service, raw(service, request)
+
+    service, connection = waiting()
+    service.processes.started[0].work()
+    service.clock.advance(1)
+    yield connection.responses([method])[0]
+    service, connection = waiting()
+    for _ in range(3):
+        service.processes.started[-1].end(9)
+        service.clock.advance(1)
+    yield connection.responses([method])[0]
+    service, _ = waiting()
+    yield service.request(method, target, headers, body)
+
+
 def answers_with_a_key(method, target, headers=(), body=None):
     def ask(key=b"k", outcome=None):
         service = WholeService()
@@ -362,7 +388,7 @@ def answers_to_messages():
     yield service.request("POST", "/messages?key=k", JSON, MESSAGE)
     yield service.request("POST", "/messages", JSON, b"{")
     yield service.request("POST", "/messages", JSON, b"{}")
-    yield WholeService(schemas={"t": False}).request("POST", "/messages", JSON, MESSAGE)
+    yield from answers_of_checks("POST", "/messages", JSON, MESSAGE)
 
     def publish_many(result):
         connection = raw(service, request_bytes("POST", "/messages", NDJSON, MESSAGE + b"\n" + MESSAGE))
@@ -384,7 +410,7 @@ def answers_to_raw_bodies():
     service = WholeService()
     yield service.request("POST", "/topics/a:b?x=y", [(b"ce-specversion", b"")], b"")
     yield service.request("POST", "/topics/t", [*JSON, *JSON], b"{}")
-    yield WholeService(schemas={"t": False}).request("POST", "/topics/t", (), b"{}")
+    yield from answers_of_checks("POST", "/topics/t", (), b"{}")
 
 
 def answers_to_hooks():
@@ -394,7 +420,11 @@ def answers_to_hooks():
     service = WholeService()
     yield service.request("POST", "/hooks/h", (), b"anything")
     yield service.request("POST", "/hooks/h?x=y", *request[2:])
-    yield WholeService(schemas={"t": False}).request(*request)
+    yield from answers_of_checks(*request)
+    for other in (request, ("POST", "/topics/t", (), b"anything")):
+        full = WholeService(schemas={"t": False}, **ONE_CHECK)
+        raw(full, request_bytes(*other))
+        yield full.request(*request)
     full = WholeService()
     fill(full, "hook:h")
     headers = [*request[2], (b"Content-Length", b"8")]
@@ -435,7 +465,7 @@ def answers_to_produce_requests(target):
     yield service.request("POST", target, V2, RECORDS.replace(b"[{", b'[{"value":1},{'))
     yield service.request("POST", target, V2, b"{")
     yield service.request("POST", target, V2, b"{}")
-    yield WholeService(schemas={"t": False}).request("POST", target, V2, RECORDS)
+    yield from answers_of_checks("POST", target, V2, RECORDS)
     yield service.request("POST", target, [*V2, (b"Accept", b"text/html")], RECORDS)
     yield service.request("POST", target, [(b"Content-Type", b"application/vnd.kafka.avro.v2+json")], b"")
     yield service.request("POST", target.replace("/t", "/a:b", 2), V2, RECORDS)
@@ -764,6 +794,11 @@ def answers_to_callers(method, path):
         if method in ("POST", "DELETE"):
             headers += [*(V2 if path == ONE_PARTITION else JSON), (b"Content-Length", b"1")]
         yield raw(full, request_bytes(method, TARGETS.get(path, path), headers)).responses([method])[0]
+    if method == "POST" and path in ("/messages", "/topics/{topic}"):
+        full = WholeService(callers=CALLERS, schemas={"t": False}, **ONE_CHECK)
+        headers = [*JSON, (b"Authorization", b"Bearer two")]
+        raw(full, request_bytes(method, TARGETS.get(path, path), headers, MESSAGE))
+        yield full.request(method, TARGETS.get(path, path), headers, MESSAGE)
     while (answer := ask(b"one")).status != 429:
         pass
     yield answer
@@ -791,6 +826,7 @@ def test_where_it_is_asked_who_calls_that_is_described_and_nothing_else_changes(
     of_rest_proxy = ("POST", ONE_PARTITION, 429)
     rejected.remove((*of_rest_proxy, ""))
     rejected.add((*of_rest_proxy, "urn:sampleapp:problem:body-memory-of-caller-full"))
+    rejected.add((*of_rest_proxy, "urn:sampleapp:problem:schema-checks-of-caller-full"))
     assert rejected | everybody.outcomes() == guarded.outcomes()
     assert rejected - everybody.outcomes()
     assert set(guarded.document["components"]["securitySchemes"]) == {"token", "password"}

@@ -20,7 +20,12 @@ from werkzeug.routing import Rule
 
 from sampleapp import access
 from sampleapp.access import Right
-from sampleapp.errors import SampleAppError, TooManyIdempotencyKeys
+from sampleapp.errors import (
+    SampleAppError,
+    SchemaChecksFull,
+    SchemaChecksOfCallerFull,
+    TooManyIdempotencyKeys,
+)
 from sampleapp.web import errors as request_errors
 from sampleapp.web.descriptions import Content, Description, Features, Field, Parameter, Success, in_query
 from sampleapp.web.errors import FAULT, ROWS, Problem, Row
@@ -62,6 +67,7 @@ _OF_EVERY_CALLER: Final = (
 _OF_ONE_CALLER: Final[Mapping[_Kind, _Kind]] = {
     request_errors.TooManyStreams: access.TooManyStreamsOfCaller,
     request_errors.BodyMemoryFull: request_errors.BodyMemoryOfCallerFull,
+    SchemaChecksFull: SchemaChecksOfCallerFull,
 }
 """By the error of a limit for all callers together: the error of the limit for one of them."""
 _WITHOUT_OPERATION: Final = (request_errors.PathNotFound, request_errors.MethodNotAllowed)

@@ -179,6 +179,12 @@ _TOPIC: Final = in_path(
 )
 _NO_BUFFERING: Final = Field("X-Accel-Buffering", "Tells nginx to pass on each event at once.", "no")
 _ANY_BYTES: Final = {"contentMediaType": "application/octet-stream"}
+_SCHEMA_REJECTIONS: Final = (
+    errors.SchemaMismatch,
+    errors.SchemaTooExpensive,
+    errors.SchemaChecksFull,
+    errors.SchemaChecksUnavailable,
+)
 _REJECTIONS: Final[tuple[type[errors.SampleAppError], ...]] = (
     errors.InvalidParameters,
     *BROKER_REJECTIONS,
@@ -356,7 +362,7 @@ PUBLISH: Final = Description(
         request_errors.UnsupportedContentType,
         errors.MalformedMessage,
         errors.InvalidMessage,
-        errors.SchemaMismatch,
+        *_SCHEMA_REJECTIONS,
         errors.PartlyPublished,
         errors.PartlyRejected,
         *_REJECTIONS,
@@ -395,7 +401,7 @@ _PRODUCE_REJECTIONS: Final = (
     request_errors.UnsupportedEmbeddedFormat,
     errors.MalformedMessage,
     errors.InvalidMessage,
-    errors.SchemaMismatch,
+    *_SCHEMA_REJECTIONS,
     *BROKER_REJECTIONS,
 )
 
@@ -529,7 +535,8 @@ RECEIVE_HOOK: Final = Description(
         access.InvalidSignature,
         access.RateExceeded,
         request_errors.BodyMemoryOfCallerFull,
-        errors.SchemaMismatch,
+        errors.SchemaChecksOfCallerFull,
+        *_SCHEMA_REJECTIONS,
         *_REJECTIONS,
     ),
 )

@@ -123,6 +123,7 @@ class Hooks:
         if faults:
             raise InvalidParameters(faults)
         return self._publisher.publish_to(
+            request,
             authorize_topic(request, hook.topic, TO_PUBLISH),
             key=keys[0] if keys else None,
             value=request.body,

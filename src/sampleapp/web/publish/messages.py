@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache, partial
 from http import HTTPStatus
 from itertools import count, islice
-from typing import Final, NoReturn, TypeAlias
+from typing import Final, NamedTuple, NoReturn, TypeAlias
 
 import msgspec
 from msgspec import UNSET
@@ -29,18 +29,21 @@ from sampleapp.errors import (
     PartlyPublished,
     PartlyRejected,
     PublishError,
+    SampleAppError,
+    SchemaMismatch,
 )
 from sampleapp.interfaces import IBroker, Outcome
 from sampleapp.messages.event_lists import EventList
 from sampleapp.messages.idempotency_key import IdempotencyScope
 from sampleapp.messages.lines import MOST_FAULTS, MessageLines, RejectedLine
 from sampleapp.messages.parsing import RecordHeaders, content_pointer, length_of, parse_message, record_of
-from sampleapp.messages.schemas import Schemas
 from sampleapp.model import Record, RecordMetadata, ReplayedRecord
+from sampleapp.validation.line import Client
+from sampleapp.validation.schema_version import SchemaVersion
+from sampleapp.validation.validation import Validation
 from sampleapp.web.access_control import TO_PUBLISH, rejection_of_topic
 from sampleapp.web.errors import (
     LEAST_URGENT,
-    RequestError,
     Result,
     UnsupportedContentType,
     partly_published_response,
@@ -55,6 +58,7 @@ from sampleapp.web.publish.publisher import (
     IdempotentRecords,
     Publisher,
     check_key,
+    client_of,
     repeatable_response,
 )
 from sampleapp.web.responses import Batch, Headers, Response, TopicTotal
@@ -90,6 +94,27 @@ _encode = msgspec.json.Encoder().encode
 _encode_lines = msgspec.json.Encoder().encode_lines
 
 
+class _ContentCheck(NamedTuple):
+    """How the contents of one request are checked."""
+
+    validation: Validation
+    schemas: SchemaVersion
+    client: Client
+
+    async def run(self, lines: _Messages) -> None:
+        """
+        Check the contents that were read, and reject messages with those that do not match.
+
+        :raise SampleAppError: as `Validation.mismatches`.
+        """
+        unchecked, lines.unchecked = lines.unchecked, []
+        if lines.faults < MOST_FAULTS:
+            for content, error in await self.validation.mismatches(
+                self.schemas, unchecked, client=self.client
+            ):
+                lines.reject_content(content, error)
+
+
 class BatchPublisher:
     """Publishes bodies that have a message on each line, or a list of CloudEvents."""
 
@@ -100,16 +125,16 @@ class BatchPublisher:
         *,
         max_line: int,
         idempotent_records: IdempotentRecords,
-        schemas: Schemas | None = None,
+        validation: Validation | None = None,
     ) -> None:
         """
         :param broker: receives the records.
         :param slices: for long work.
         :param max_line: the maximum length of a message, in bytes.
         :param idempotent_records: counts the records with an identity.
-        :param schemas: of topics; by default, contents are not checked.
+        :param validation: checks contents by schemas; by default, they are not checked.
         """
-        self._schemas = schemas
+        self._validation = validation
         self._broker = broker
         self._slices = slices
         self._max_line = max_line
@@ -128,6 +153,7 @@ class BatchPublisher:
         """
         body = request.body
         caller: Caller | None = request.caller
+        check = self._check_of(request)
         lines = MessageLines(
             body,
             max_line=self._max_line,
@@ -135,9 +161,15 @@ class BatchPublisher:
             of_request=of_request,
             reject_topic=None if caller is None else partial(_rejection_of_topic, caller),
             scope=request.checked,
-            schemas=self._schemas,
+            checked_topics=() if check is None else check.schemas.by_topic,
         )
-        return Deferred.fromCoroutine(self._publish(lines, len(body), request.reservation))
+        return Deferred.fromCoroutine(self._publish(lines, len(body), request.reservation, check))
+
+    def _check_of(self, request: Request) -> _ContentCheck | None:
+        validation = self._validation
+        if validation is None:
+            return None
+        return _ContentCheck(validation, validation.current, client_of(request))
 
     def publish_events(
         self,
@@ -158,6 +190,7 @@ class BatchPublisher:
         :param of_request: more headers of every record, which come with the request.
         :return: as for `publish`; fails also with a `MessageError` if the body is not a list of events.
         """
+        check = self._check_of(request)
         events = EventList(
             request.body,
             topic=topic,
@@ -166,16 +199,20 @@ class BatchPublisher:
             now_ms=now_ms,
             of_request=of_request,
             scope=scope,
-            schemas=self._schemas,
+            is_checked=check is not None and topic in check.schemas.by_topic,
         )
-        return Deferred.fromCoroutine(self._publish(events, len(request.body), request.reservation))
+        return Deferred.fromCoroutine(self._publish(events, len(request.body), request.reservation, check))
 
     async def _publish(
-        self, lines: _Messages, length: int, reservation: MemoryReservation | None
+        self,
+        lines: _Messages,
+        length: int,
+        reservation: MemoryReservation | None,
+        check: _ContentCheck | None,
     ) -> Response:
         try:
-            await self._read(lines, length, reservation)
-        except (RequestError, MessageError):
+            await self._read(lines, length, reservation, check)
+        except SampleAppError:
             await self._slices.free_gradually(lines.records)
             raise
         response = await self._check_and_publish(lines)
@@ -183,9 +220,15 @@ class BatchPublisher:
         await self._slices.free_gradually(lines.records)
         return response
 
-    async def _read(self, lines: _Messages, length: int, reservation: MemoryReservation | None) -> None:
+    async def _read(
+        self,
+        lines: _Messages,
+        length: int,
+        reservation: MemoryReservation | None,
+        check: _ContentCheck | None,
+    ) -> None:
         """
-        Read all lines, and reserve memory for their records.
+        Read all lines, reserve memory for their records, and check their contents.
 
         :param length: of the body, in bytes.
         """
@@ -202,6 +245,8 @@ class BatchPublisher:
                     + record_bytes * len(lines.records)
                     + _HEADER_BYTES * lines.headers
                 )
+            if check is not None:
+                await check.run(lines)
             if is_unread:
                 await self._slices.next()
 
@@ -475,7 +520,7 @@ def _result(outcome: Outcome) -> RecordMetadata | Result:
 
 def _numbers(lines: _Messages) -> Iterator[int]:
     """Yield the numbers of the messages that have a record, without end."""
-    rejected = {each.number for each in lines.rejected}
+    rejected = {each.number for each in lines.rejected if not isinstance(each.error, SchemaMismatch)}
     return (number for number in count() if number not in rejected)
 
 

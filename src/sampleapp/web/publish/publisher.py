@@ -23,8 +23,9 @@ from sampleapp.messages.cloud_events import read_event_data
 from sampleapp.messages.headers import trace_headers
 from sampleapp.messages.idempotency_key import IdempotencyScope, parse_idempotency_key
 from sampleapp.messages.parsing import RecordHeaders, length_of
-from sampleapp.messages.schemas import Schemas
 from sampleapp.model import CALLER_HEADER, Record, RecordMetadata, ReplayedRecord
+from sampleapp.validation.line import Client
+from sampleapp.validation.validation import Validation
 from sampleapp.web.access_control import TO_PUBLISH, AuthorizedTopic, authorize_topic
 from sampleapp.web.errors import problem_response
 from sampleapp.web.responses import Response, published_response
@@ -88,6 +89,12 @@ def reject_key(request: Request) -> None:
 def repeatable_response(error: PublishError) -> Response:
     """Return the problem document of an error of a request with ``Idempotency-Key``."""
     return problem_response(error, detail=f"{error} {SAFE_TO_REPEAT}" if error.possibly_published else None)
+
+
+def client_of(request: Request) -> Client:
+    """Return the client of a request, with whose other contents one is checked in turn."""
+    caller: Caller | None = request.caller
+    return Client("" if caller is None else caller.name, request.exchange.peer.host)
 
 
 class IdempotentRecords:
@@ -166,7 +173,7 @@ class Publisher:
         *,
         records_caller: bool = False,
         now: Callable[[], float] = time.time,
-        schemas: Schemas | None = None,
+        validation: Validation | None = None,
     ) -> None:
         """
         :param broker: receives the records.
@@ -174,7 +181,7 @@ class Publisher:
         :param limits: for the lengths of bodies.
         :param records_caller: True to add the name of the caller to each record.
         :param now: returns the time of day, in seconds since the epoch, for the timestamps of records.
-        :param schemas: of topics; by default, contents are not checked.
+        :param validation: checks contents by schemas; by default, they are not checked.
         """
         self.broker = broker
         """Receives the records."""
@@ -187,8 +194,8 @@ class Publisher:
         self.idempotent_records = IdempotentRecords()
         """Counts the records with an identity."""
         self._records_caller = records_caller
-        self.schemas = schemas
-        """Of topics; ``None`` if contents are not checked."""
+        self.validation = validation
+        """Checks contents by schemas; ``None`` if they are not checked."""
         self._now = now
 
     def now_ms(self) -> int:
@@ -201,20 +208,15 @@ class Publisher:
 
         :param at: the pointer to its content in the body.
         :return: fires with the partition and the offset after the broker's acknowledgement; fails with a
-            `sampleapp.errors.PublishError`.
+            `sampleapp.errors.PublishError`, or as `Validation.check`.
         :raise NotGranted: the caller may not publish to the topic of the record.
-        :raise SchemaMismatch: the content does not match the schema of the topic.
         """
         authorize_topic(request, record.topic, TO_PUBLISH)
-        if self.schemas is not None:
-            self.schemas.check(record.topic, record.value, at=at)
-        publishing = self.broker.publish(record)
-        if record.identity is None:
-            return publishing.addCallback(published_response, length_of(record))
-        return self.idempotent_records.respond(publishing, length_of(record))
+        return self._publish(request, record, record.value, at)
 
     def publish_to(
         self,
+        request: Request,
         topic: AuthorizedTopic,
         *,
         key: bytes | None,
@@ -232,11 +234,11 @@ class Publisher:
         :param scope: makes the identity of the record; by default it has none.
         :param is_event: true if the value is a CloudEvent, whose data is the content.
         :return: as for `publish`.
-        :raise SchemaMismatch: the content does not match the schema of the topic.
+        :raise InvalidMessage: the event has a repeated member, or data that are not base64.
         """
-        if self.schemas is not None:
-            content, at = read_event_data(value) if is_event and value is not None else (value, "")
-            self.schemas.check(topic, content, at=at)
+        content, at = value, ""
+        if is_event and value is not None and self.validation is not None:
+            content, at = read_event_data(value)
         record = Record(
             topic=topic,
             key=key,
@@ -247,8 +249,20 @@ class Publisher:
             if scope is None
             else scope.identity(0, topic=topic, key=key, value=value, headers=headers),
         )
+        return self._publish(request, record, content, at)
+
+    def _publish(
+        self, request: Request, record: Record, content: bytes | None, at: str
+    ) -> Deferred[Response]:
+        if self.validation is not None:
+            checking = self.validation.check(record.topic, content, at=at, client=client_of(request))
+            if checking is not None:
+                return checking.addCallback(lambda _: self._publish_checked(record))
+        return self._publish_checked(record)
+
+    def _publish_checked(self, record: Record) -> Deferred[Response]:
         publishing = self.broker.publish(record)
-        if scope is None:
+        if record.identity is None:
             return publishing.addCallback(published_response, length_of(record))
         return self.idempotent_records.respond(publishing, length_of(record))
 

@@ -192,6 +192,7 @@ class RawPublishing:
     ) -> Deferred[Response]:
         head: _Head = request.checked
         return self._publisher.publish_to(
+            request,
             topic,
             key=head.key,
             value=request.body,
@@ -228,6 +229,7 @@ class RawPublishing:
             )
         head: _Head = request.checked
         return self._publisher.publish_to(
+            request,
             topic,
             key=head.key,
             value=None,

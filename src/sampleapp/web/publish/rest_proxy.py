@@ -22,16 +22,16 @@ from sampleapp.errors import (
     UnknownPartition,
 )
 from sampleapp.interfaces import Outcome
-from sampleapp.messages.lines import MOST_FAULTS
+from sampleapp.messages.lines import MOST_FAULTS, UncheckedContent
 from sampleapp.messages.parsing import length_of
 from sampleapp.messages.rest_proxy_bodies import EmbeddedFormat, Unserializable, read_records
-from sampleapp.messages.schemas import Schemas
 from sampleapp.model import TOPIC_RULE, Record, RecordMetadata, is_legal_topic
+from sampleapp.validation.validation import Validation
 from sampleapp.web.access_control import AuthorizedTopic
 from sampleapp.web.errors import NotAcceptable, UnsupportedEmbeddedFormat, problem_response
 from sampleapp.web.failures import error_object_response
 from sampleapp.web.publish.messages import RECORD_BYTES
-from sampleapp.web.publish.publisher import Publisher, reject_key
+from sampleapp.web.publish.publisher import Publisher, client_of, reject_key
 from sampleapp.web.responses import Batch, Headers, Response, TopicTotal
 from sampleapp.web.rest_proxy_documents import (
     RESPONSE,
@@ -61,8 +61,8 @@ _SMALL: Final = 16 * 1024
 """A body up to this length, in bytes, need not wait for a slice."""
 _COPIES: Final = 3
 """Copies of a body in memory: as received, without its white space, and as keys and values."""
-_CHECKED_AT_ONCE: Final = 16 * 1024
-"""Bytes of contents, with their records, that are checked in one slice."""
+_CHECKED_AT_ONCE: Final = 500
+"""Records whose contents are checked before others have their turn."""
 _OUTCOMES_AT_ONCE: Final = 2000
 """Outcomes that are encoded in one slice: about a millisecond."""
 
@@ -167,7 +167,7 @@ async def _produce(
             partitions.update([record.partition for record in some])
             if is_large:
                 await publisher.slices.next()
-        await _check(publisher, topic, records, partitions)
+        await _check(publisher, request, topic, records, partitions)
         outcomes = await publisher.broker.publish_many(records)
     except Unserializable as error:
         response = _rejection(error, accept, rejected=_count_rejected(error), code=_UNSERIALIZABLE)
@@ -182,34 +182,43 @@ async def _produce(
     return response
 
 
-async def _check_contents(publisher: Publisher, schemas: Schemas, records: Sequence[Record]) -> None:
+async def _check_contents(
+    publisher: Publisher,
+    validation: Validation,
+    request: Request,
+    topic: AuthorizedTopic,
+    records: Sequence[Record],
+) -> None:
     """
-    Check the contents of records, in slices.
+    Check the contents of records, some at a time.
 
     :raise SchemaMismatch: some do not match the schema of the topic.
+    :raise SampleAppError: as `Validation.mismatches`.
     """
+    schemas, client = validation.current, client_of(request)
+    if topic not in schemas.by_topic:
+        return
     faults: list[Fault] = []
-    unchecked = 0
-    for number, record in enumerate(records):
-        try:
-            schemas.check(record.topic, record.value, at=f"/records/{number}/value")
-        except SchemaMismatch as error:
+    for start in range(0, len(records), _CHECKED_AT_ONCE):
+        if start:
+            await publisher.slices.next()
+        contents = [
+            UncheckedContent(number, topic, record.value, f"/records/{number}/value")
+            for number, record in enumerate(records[start : start + _CHECKED_AT_ONCE], start)
+            if record.value is not None
+        ]
+        for _, error in await validation.mismatches(schemas, contents, client=client):
             # The errors of REST Proxy have no pointers.
             faults += [Fault(each.pointer, f"{each.pointer}: {each.detail}") for each in error.faults]
-            if len(faults) >= MOST_FAULTS:
-                break
-            # To name the faults of a content takes milliseconds.
-            unchecked = _CHECKED_AT_ONCE
-        unchecked += length_of(record) + RECORD_BYTES
-        if unchecked >= _CHECKED_AT_ONCE:
-            unchecked = 0
-            await publisher.slices.next()
+        if len(faults) >= MOST_FAULTS:
+            break
     if faults:
         raise SchemaMismatch(faults[:MOST_FAULTS])
 
 
 async def _check(
     publisher: Publisher,
+    request: Request,
     topic: AuthorizedTopic,
     records: Sequence[Record],
     partitions: Iterable[int | None],
@@ -218,11 +227,10 @@ async def _check(
     Check, before anything is published, the contents of records, and that the topic and the partitions exist.
 
     :param partitions: of the records; ``None`` for a record without one.
-    :raise SchemaMismatch: contents do not match the schema of the topic.
-    :raise PublishError: a record cannot be published.
+    :raise SampleAppError: as `_check_contents`, or a record cannot be published.
     """
-    if publisher.schemas is not None:
-        await _check_contents(publisher, publisher.schemas, records)
+    if publisher.validation is not None:
+        await _check_contents(publisher, publisher.validation, request, topic, records)
     rejected = await publisher.broker.check_topics([topic])
     if topic in rejected:
         raise rejected[topic]
