@@ -271,3 +271,40 @@ def test_a_check_is_answered_at_its_own_deadline_also_if_records_were_waiting_be
     assert results == []
     world.advance(1)
     assert kinds(results) == {"absent": BrokerUnavailable}
+
+
+def test_thousands_of_topics_are_asked_for_in_requests_of_a_few_hundred():
+    world = warm()
+    others = [check(world, *(f"{caller}-{number}" for number in range(990))) for caller in range(3)]
+    known = check(world, *(f"new-{number}" for number in range(5)))
+    world.cluster.loads.clear()
+    world.advance(3)
+    assert max(len(topics) for _, topics, _ in world.cluster.loads) <= 200
+    assert [set(kinds(each).values()) for each in others] == [{UnknownTopic}] * 3
+    assert [len(kinds(each)) for each in others] == [990] * 3
+    assert set(kinds(known).values()) == {UnknownTopic}
+    assert remembered(world) == {"t"}
+
+
+def test_of_thousands_of_topics_whose_time_is_over_some_hundreds_are_answered_in_one_turn():
+    world = warm()
+    accumulator = world.producer._accumulator  # noqa: SLF001 -- a turn answers those of one call
+    results = [check(world, *(f"{caller}-{number}" for number in range(990))) for caller in range(3)]
+    world.clock.rightNow += TIMEOUT_S
+    calls = 1
+    accumulator.expire(reason=None)
+    while accumulator.is_expiring:
+        before = len(accumulator.unknown)
+        accumulator.expire(reason=None)
+        assert before - len(accumulator.unknown) <= 300
+        calls += 1
+    assert calls >= 10
+    assert [set(kinds(each).values()) for each in results] == [{BrokerUnavailable}] * 3
+
+
+def test_topics_that_cannot_be_used_for_one_reason_share_its_error_but_not_with_other_callers():
+    world = warm()
+    first, second = check(world, "x", "y"), check(world, "x", "y")
+    world.advance(3)
+    assert len(set(map(id, first[0].values()))) == len(set(map(id, second[0].values()))) == 1
+    assert first[0]["x"] is not second[0]["x"]

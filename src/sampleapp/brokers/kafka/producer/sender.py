@@ -343,14 +343,22 @@ class Sender:
 
     def _tick(self) -> None:
         self._tick_call = None
+        accumulator = self._accumulator
         for step in (self._expire, self._delivery_log.write, self.retry):
             try:
                 step()
             except Exception:  # noqa: BLE001 -- any fault; the other steps go on
                 self._log.failure("A step of the sender failed")
-        accumulator = self._accumulator
+            if accumulator.is_expiring:
+                self._tick_at_once()
+                return
         if accumulator.buffered_bytes or accumulator.unknown or self._delivery_log.is_waiting():
             self._schedule_tick()
+
+    def _tick_at_once(self) -> None:
+        self._schedule_tick()
+        if self._tick_call is not None:
+            self._tick_call.reset(0)
 
     def _schedule_tick(self) -> None:
         # It may be scheduled already: a step of the tick may have woken the sender.

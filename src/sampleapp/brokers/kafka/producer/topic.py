@@ -31,7 +31,7 @@ class Distributed(Struct, frozen=True):
 class TopicCheck:
     """One `sampleapp.interfaces.IBroker.check_topics`, until the partitions of its topics are known."""
 
-    __slots__ = ("_errors", "_missing", "deadline_s", "done")
+    __slots__ = ("_copies", "_errors", "_missing", "deadline_s", "done")
 
     def __init__(self, *, deadline_s: float) -> None:
         """:param deadline_s: the time by which it must be answered, in seconds of the reactor's clock."""
@@ -39,6 +39,8 @@ class TopicCheck:
         self.done: Deferred[dict[str, PublishError]] = Deferred()
         """Fires with the error of each topic that cannot be used. Cancelling it stops only the waiting."""
         self._errors: dict[str, PublishError] = {}
+        self._copies: dict[tuple[type[PublishError], tuple[object, ...]], PublishError] = {}
+        """By type and arguments: topics with the same error share one exception."""
         self._missing = 1
 
     def expect(self) -> None:
@@ -60,7 +62,12 @@ class TopicCheck:
         :param error: the reason why it cannot be published to; ``None`` if it can.
         """
         if error is not None:
-            self._errors[name] = type(error)(*error.args)
+            key = type(error), error.args
+            copy = self._copies.get(key)
+            if copy is None:
+                # No other check has it, since raising and chaining change it.
+                copy = self._copies[key] = type(error)(*error.args)
+            self._errors[name] = copy
         self._count_down()
 
     def _count_down(self) -> None:
