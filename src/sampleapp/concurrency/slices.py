@@ -48,13 +48,18 @@ class TimeSlices:
             reactor. Cancelling it stops the waiting only.
         """
         if not self._is_taken:
-            self._is_taken = True
-            # A call that is scheduled while sockets are read comes in the same turn.
-            self._clock.callLater(0, self._take)
+            self.take()
             return succeed(None)
         waiting: Deferred[None] = Deferred(self._waiting.remove)
         self._waiting.append(waiting)
         return waiting
+
+    def take(self) -> None:
+        """Note that there is work in this turn of the reactor which could not wait for a slice."""
+        if not self._is_taken:
+            self._is_taken = True
+            # A call that is scheduled while sockets are read comes in the same turn.
+            self._clock.callLater(0, self._take)
 
     async def free_gradually(self, many: list[Any]) -> None:
         """

@@ -7,7 +7,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sampleapp.brokers.kafka.producer.partitioner import hash_keys, murmur2, partition_for_key
+from sampleapp.brokers.kafka.producer.partitioner import (
+    HASHED_AT_ONCE,
+    divided,
+    hash_in_steps,
+    hash_keys,
+    murmur2,
+    partition_for_key,
+)
 from tests.support.examples import examples
 
 
@@ -58,6 +65,30 @@ def test_many_keys_have_the_hashes_that_each_of_them_has(keys):
     for _ in range(2):
         # The second time some of them are remembered.
         assert hash_keys(keys) == [None if key is None else murmur2(key) & 0x7FFFFFFF for key in keys]
+
+
+@examples(50)
+@given(st.integers(-5, 5), st.integers(0, 3), st.binary(min_size=1, max_size=99))
+def test_a_key_that_is_hashed_in_steps_has_the_hash_that_it_has_in_one(more, steps, piece):
+    length = max(0, steps * HASHED_AT_ONCE + more)
+    key = (piece * (length // len(piece) + 1))[:length]
+    found = []
+
+    def hashing():
+        found.append((yield from hash_in_steps(key)))
+
+    count = len(list(hashing()))
+    assert found == [murmur2(key) & 0x7FFFFFFF]
+    assert count * HASHED_AT_ONCE < length + HASHED_AT_ONCE
+
+
+@given(st.lists(st.none() | st.integers(0, 2 * HASHED_AT_ONCE)))
+def test_keys_are_divided_by_their_bytes_not_by_their_number(lengths):
+    keys = [None if length is None else bytes(length) for length in lengths]
+    parts = list(divided(keys))
+    assert [key for part in parts for key in part] == keys
+    for part in parts:
+        assert len(part) == 1 or sum(len(key or b"") for key in part) <= HASHED_AT_ONCE
 
 
 @given(st.binary(), st.integers(1, 1000))

@@ -32,6 +32,7 @@ from sampleapp.brokers.kafka.producer.partition_queue import (
     is_late,
     take_late,
 )
+from sampleapp.brokers.kafka.producer.partitioner import HASHED_AT_ONCE, hash_keys
 from sampleapp.brokers.kafka.producer.results import (
     illegal_header,
     illegal_topic,
@@ -141,10 +142,11 @@ class Accumulator:
 
     # Accepting records
 
-    def append(self, record: Record) -> Deferred[RecordMetadata]:
+    def append(self, record: Record, *, key_hash: int | None = None) -> Deferred[RecordMetadata]:
         """
         Accept a record into the queue of its partition.
 
+        :param key_hash: of a long key; see `Pending.key_hash`.
         :return: fires with its partition and offset, or fails with a `PublishError`.
         """
         topic = self.topics.get(record.topic) or self.topic(record.topic)
@@ -156,7 +158,9 @@ class Accumulator:
         except UnicodeEncodeError:
             self.forget_unused(topic.name)
             return fail(illegal_header())
-        queue = topic.queue_for(record, generation=self._drains, now_s=now_s) if topic.queues else None
+        queue = None
+        if topic.queues:
+            queue = topic.queue_for(record, generation=self._drains, now_s=now_s, key_hash=key_hash)
         # Every record has a size above 0, so 0 bytes are used exactly when no record is held.
         held = topic.held if queue is None else queue.held + queue.reserved
         if held + size > self._limit_bytes - self._used:
@@ -169,6 +173,8 @@ class Accumulator:
         self._used += size
         response: Deferred[RecordMetadata] = Deferred()
         pending = Pending(record, size, now_s + self.delivery_timeout_s, response)
+        if key_hash is not None:
+            pending.key_hash = key_hash
         if queue is None:
             self._wait_for_partitions(topic, pending)
         elif queue.append(pending):
@@ -224,13 +230,16 @@ class Accumulator:
         Accept a few records into the queues of their partitions: all of them or none.
 
         :return: collects their outcomes; ``None`` if none was accepted, and a `PendingBatch` must take them:
-            there may be too little room, a topic is not known, or a record has an identity or is illegal.
+            there may be too little room, a topic is not known, their keys take too long to hash, or a record
+            has an identity or is illegal.
         """
         now_s = self._clock.seconds()
         queues: list[PartitionQueue] = []
+        room = HASHED_AT_ONCE
         for record in records:
+            room -= len(record.key or b"")
             topic = self.topics.get(record.topic)
-            if topic is None or not topic.queues or record.identity is not None:
+            if topic is None or not topic.queues or record.identity is not None or room < 0:
                 return None
             queue = topic.queue_for(record, generation=self._drains, now_s=now_s)
             if queue is None:
@@ -364,6 +373,9 @@ class Accumulator:
                 self._wait_for_partitions(topic, pending)
 
     def _wait_for_partitions(self, topic: Topic, pending: Pending) -> None:
+        if pending.key_hash is None and pending.record.partition is None:
+            # Now: as soon as the partitions are known, all waiting records are distributed in one turn.
+            (pending.key_hash,) = hash_keys([pending.record.key])
         topic.waiting.append(pending)
         topic.held += pending.size
         self._need_partitions(topic)

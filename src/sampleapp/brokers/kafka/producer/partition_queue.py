@@ -308,6 +308,8 @@ class Pending(Struct, gc=False):
     """The record's index in `BatchResult`."""
     request: BatchResult | None = None
     """Of a record with an identity: the request of which it keeps the order."""
+    key_hash: int | None = None
+    """Of a record with a long key, or one that waits for partitions: the hash of its key without the sign."""
 
 
 class Batch(Struct):

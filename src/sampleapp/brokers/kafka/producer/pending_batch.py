@@ -10,10 +10,11 @@ behind the whole batch.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
+from functools import partial
 from operator import attrgetter
-from typing import Final, cast
+from typing import Final, TypeAlias, cast
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -21,11 +22,18 @@ from twisted.python.failure import Failure
 from sampleapp.brokers.kafka.batches import record_size, record_sizes
 from sampleapp.brokers.kafka.cluster_client import SERVICE_FAULT
 from sampleapp.brokers.kafka.producer.accumulator import Accumulator
+from sampleapp.brokers.kafka.producer.long_keys import LongKeys
 from sampleapp.brokers.kafka.producer.partition_queue import BatchResult, Pending
-from sampleapp.brokers.kafka.producer.partitioner import hash_keys
+from sampleapp.brokers.kafka.producer.partitioner import (
+    HASHED_AT_ONCE,
+    divided,
+    hash_keys,
+    remembered_hashes,
+)
 from sampleapp.brokers.kafka.producer.replays import ReplayDetection, with_fingerprint
 from sampleapp.brokers.kafka.producer.results import illegal_header, illegal_topic, unavailable
 from sampleapp.brokers.kafka.producer.topic import PartitionBatch, Topic
+from sampleapp.concurrency.slices import TimeSlices
 from sampleapp.errors import PublishError
 from sampleapp.interfaces import Outcome
 from sampleapp.model import Record, RecordMetadata
@@ -34,6 +42,8 @@ _ONE_SLICE_RECORDS: Final = 1000
 """Up to this number of records, one slice takes all: records published later cannot overtake them."""
 _ONE_SLICE_HEADERS: Final = 20_000
 """With more headers in all, whose bytes take 2 ms to count, even fewer records take several slices."""
+_ONE_SLICE_KEY_BYTES: Final = 64 * 1024
+"""With more bytes of keys in all, which take 4 ms to hash, even fewer records take several slices."""
 _SLICE_S: Final = 0.0005
 """Maximum duration of a slice, in seconds."""
 _STEP: Final = 250
@@ -51,7 +61,15 @@ The part of the delivery timeout for which the queues are kept short.
 The deadlines of records that wait for it do not run yet.
 """
 
+_CHECKED_AT_ONCE: Final = 500
+"""The number of batches of partitions whose queues are looked at in one step."""
+
 _headers_of: Final = attrgetter("headers")
+_Steps: TypeAlias = Generator["float | Deferred[None]", None, None]
+"""
+Yields the pause after each step, in seconds: 0 if the slice may go on. Or something to wait for, before which
+the next step must not run.
+"""
 
 
 class _TopicBatches:
@@ -77,19 +95,24 @@ class PendingBatch:
         records: Sequence[Record],
         *,
         accumulator: Accumulator,
+        long_keys: LongKeys,
         replays: ReplayDetection,
+        slices: TimeSlices,
         progressed: Callable[[], None],
         ended: Callable[[PendingBatch], None],
         clock: IReactorTime,
     ) -> None:
         """
         :param records: at least one.
+        :param slices: for all slices but the first one.
         :param progressed: called at the end of each slice: there may be work for the sender.
         :param ended: called when all records are in the queues, or no more will be.
         """
         self._records = records
         self._accumulator = accumulator
+        self._long_keys = long_keys
         self._replays = replays
+        self._slices = slices
         self._progressed = progressed
         self._ended = ended
         self._clock = clock
@@ -97,30 +120,32 @@ class PendingBatch:
         self._by_topic: dict[str, _TopicBatches | None] = {}
         """``None`` for a topic whose name is not allowed."""
         self._batches: list[PartitionBatch] = []
-        self._has_many_headers = sum(map(len, filter(None, map(_headers_of, records)))) > _ONE_SLICE_HEADERS
-        # Half of the time of any(map(…)).
-        self._have_identities = bool([record for record in records if record.identity is not None])
+        self._headers = self._key_bytes = 0
+        """Of the records so far."""
+        self._step = _STEP
+        self._have_identities = False
         self._is_reserved = False
-        self._steps: Generator[float, None, None] = self._work()
-        self._call: IDelayedCall | None = None
+        self._steps: _Steps = self._work()
+        self._waiting: IDelayedCall | Deferred[None] | None = None
         self._now_s = 0.0
         """When the slice began, in seconds of the reactor's clock."""
 
     def begin(self) -> Deferred[list[Outcome]]:
         """
-        Run the first slice; the others follow in the next turns of the reactor.
+        Run the first slice; the others follow in later turns of the reactor, one in each for all batches.
 
         :return: see `sampleapp.interfaces.IBroker.publish_many`.
         """
         self._accumulator.begin_batch()
+        self._slices.take()
         self._run_slice()
         return self._outcomes.done
 
     def give_up(self, error: PublishError) -> None:
         """Stop, and fail the records that are not in the queues."""
-        if self._call is not None:
-            self._call.cancel()
-            self._call = None
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            waiting.cancel()
         self._steps.close()
         if self._is_reserved:
             for batch in self._batches:
@@ -137,22 +162,44 @@ class PendingBatch:
                 pending.response = self._outcomes
         self._outcomes.reject(error)
 
-    def _run_slice(self) -> None:
-        self._call = None
+    def _run_slice(self, _: object = None) -> None:
+        self._waiting = None
         clock = self._clock
         self._now_s = clock.seconds()
         until_s = self._now_s + _SLICE_S
         try:
-            for pause_s in self._steps:
-                if pause_s or (clock.seconds() >= until_s and self._takes_several_slices):
-                    self._call = clock.callLater(pause_s, self._run_slice)
+            for pause in self._steps:
+                if pause or (clock.seconds() >= until_s and self._takes_several_slices):
                     break
             else:
                 self._end()
+                pause = None
         except Exception:  # noqa: BLE001 -- any fault; the room is released and the caller is answered
             self._log.failure("Intake of {count} records failed", count=len(self._records))
             self.give_up(unavailable(SERVICE_FAULT))
+            pause = None
         self._progressed()
+        if isinstance(pause, Deferred):
+            self._run_after(pause)
+        elif pause:
+            self._waiting = clock.callLater(pause, self._run_later)
+        elif pause is not None:
+            self._run_later()
+
+    def _run_later(self) -> None:
+        self._run_after(self._slices.next())
+
+    def _run_after(self, waiting: Deferred[None]) -> None:
+        self._waiting = waiting
+        waiting.addCallbacks(self._run_slice, self._stopped_waiting)
+
+    def _stopped_waiting(self, failure: Failure) -> None:
+        error = failure.value
+        if isinstance(error, PublishError):
+            self._waiting = None
+            self.give_up(error)
+        else:
+            failure.trap(CancelledError)
 
     def _end(self) -> None:
         self._accumulator.end_batch()
@@ -160,19 +207,36 @@ class PendingBatch:
 
     @property
     def _takes_several_slices(self) -> bool:
-        return len(self._records) > _ONE_SLICE_RECORDS or self._has_many_headers
+        return (
+            len(self._records) > _ONE_SLICE_RECORDS
+            or self._headers > _ONE_SLICE_HEADERS
+            or self._key_bytes > _ONE_SLICE_KEY_BYTES
+        )
 
-    def _work(self) -> Generator[float, None, None]:
-        """
-        Do all the work, in steps.
-
-        :return: yields the pause after each step, in seconds: 0 if the slice may go on.
-        """
-        records = self._records
-        step = _STEP_WITH_HEADERS if self._has_many_headers else _STEP
-        for start in range(0, len(records), step):
-            some = records[start : start + step]
-            self._group([with_fingerprint(each) for each in some] if self._have_identities else some, start)
+    def _work(self) -> _Steps:
+        """Do all the work, in steps."""
+        records, start = self._records, 0
+        while start < len(records):
+            some = self._records[start : start + self._step]
+            # Nearly all batches have neither. This takes half of the time of any(map(…)).
+            if [each for each in some if each.headers or each.identity is not None]:
+                some = self._with_headers(some)
+            keys = [record.key for record in some]
+            hashes = remembered_hashes(keys)
+            # Those that are remembered are short.
+            key_bytes = sum(map(len, filter(None, keys))) if hashes is None else 0
+            if key_bytes > HASHED_AT_ONCE:
+                hashes = []
+                yield from self._hash(keys, hashes)
+            else:
+                self._key_bytes += key_bytes
+            self._group(
+                some,
+                start,
+                hash_keys(keys) if hashes is None else hashes,
+                keeps_hashes=key_bytes > HASHED_AT_ONCE,
+            )
+            start += len(some)
             yield 0
         error = self._accumulator.reserve(self._batches)
         if error is not None:
@@ -181,29 +245,71 @@ class PendingBatch:
         self._is_reserved = True
         yield from self._enqueue(self._batches)
 
-    def _enqueue(self, batches: Sequence[PartitionBatch]) -> Generator[float, None, None]:
+    def _with_headers(self, records: Sequence[Record]) -> Sequence[Record]:
+        """Return as many of these records as have headers for one step, with their fingerprints."""
+        self._headers += sum(map(len, map(_headers_of, records)))
+        if self._headers > _ONE_SLICE_HEADERS:
+            self._step = _STEP_WITH_HEADERS
+            records = records[:_STEP_WITH_HEADERS]
+        if any(record.identity is not None for record in records):
+            self._have_identities = True
+            records = [with_fingerprint(each) for each in records]
+        return records
+
+    def _hash(self, keys: Sequence[bytes | None], hashes: list[int | None]) -> _Steps:
+        """
+        Hash keys that take more than one step.
+
+        :param hashes: gets the hash of each key.
+        """
+        long: dict[bytes, int] = {}
+        for some in divided(keys):
+            key = some[0]
+            if key is not None and len(key) > HASHED_AT_ONCE:
+                if key not in long:
+                    yield self._long_keys.hash(key).addCallback(partial(long.__setitem__, key))
+                hashes.append(long[key])
+            else:
+                hashes += hash_keys(some)
+                self._key_bytes += sum(map(len, filter(None, some)))
+                yield 0
+
+    def _enqueue(self, batches: Sequence[PartitionBatch]) -> _Steps:
         patient_until_s = self._now_s
         # Records with identities do not delay others in their queues.
         if self._takes_several_slices and not self._have_identities:
             patient_until_s += _PATIENCE * self._accumulator.delivery_timeout_s
         while batches:
             pause_s = _PAUSE_S
-            for batch in batches:
+            for number, batch in enumerate(batches, 1):
                 is_patient = self._now_s < patient_until_s and self._accumulator.outage is None
                 if not (is_patient and batch.is_queue_longer_than(_LONG_QUEUE_BYTES)):
                     self._accumulator.enqueue(batch, _STEP, now_s=self._now_s)
                     pause_s = 0
                     yield 0
+                elif number % _CHECKED_AT_ONCE == 0:
+                    yield 0
             batches = [batch for batch in batches if batch.records]
             if batches and pause_s:
                 yield pause_s
 
-    def _group(self, records: Sequence[Record], start: int) -> None:
-        """Divide records by their queues. One that cannot be published gets its outcome here."""
+    def _group(
+        self,
+        records: Sequence[Record],
+        start: int,
+        hashes: Sequence[int | None],
+        *,
+        keeps_hashes: bool = False,
+    ) -> None:
+        """
+        Divide records by their queues. One that cannot be published gets its outcome here.
+
+        :param hashes: of their keys.
+        :param keeps_hashes: keep them with the records, as without partitions; see `Pending.key_hash`.
+        """
         outcomes, by_topic, have_identities = self._outcomes, self._by_topic, self._have_identities
         deadline_s = self._now_s + self._accumulator.delivery_timeout_s
         name, batches = None, None
-        hashes = hash_keys([record.key for record in records])
         for index, record, hashed, size in zip(
             range(start, start + len(records)), records, hashes, _sizes(records), strict=True
         ):
@@ -227,7 +333,8 @@ class PendingBatch:
             if batch is None:
                 batch = batches.by_partition[partition] = self._new_batch(batches.topic, partition)
             batch.size += size
-            pending = Pending(record, size, deadline_s, outcomes, index)
+            key_hash = hashed if keeps_hashes or not count else None
+            pending = Pending(record, size, deadline_s, outcomes, index, None, key_hash)
             if have_identities:
                 self._resolve_later(pending)
             batch.records.append(pending)

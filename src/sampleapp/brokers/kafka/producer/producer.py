@@ -10,7 +10,7 @@ for 20 seconds; the page of decisions has the figures.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct
 from twisted.internet.defer import Deferred, fail, succeed
@@ -22,11 +22,14 @@ from sampleapp.brokers.kafka.cluster_client import ClusterClient
 from sampleapp.brokers.kafka.connections.diagnostics import FailureReason
 from sampleapp.brokers.kafka.producer.accumulator import Accumulator
 from sampleapp.brokers.kafka.producer.idempotence import ProducerIds
+from sampleapp.brokers.kafka.producer.long_keys import LongKeys
+from sampleapp.brokers.kafka.producer.partitioner import HASHED_AT_ONCE
 from sampleapp.brokers.kafka.producer.pending_batch import PendingBatch
 from sampleapp.brokers.kafka.producer.produce_requests import ProduceRequests, Timeouts
 from sampleapp.brokers.kafka.producer.replays import ReplayDetection, with_fingerprint
 from sampleapp.brokers.kafka.producer.sender import Sender
 from sampleapp.brokers.kafka.producer.topic_metadata import TopicMetadata
+from sampleapp.concurrency.slices import TimeSlices
 from sampleapp.errors import BrokerStopped, OutcomeUnknown, PublishError
 from sampleapp.interfaces import Outcome
 from sampleapp.measures import KafkaMeasures
@@ -120,6 +123,8 @@ class Producer:
             clock_check=clock_check,
             clock=clock,
         )
+        self._slices = TimeSlices(clock)
+        self._long_keys = LongKeys(self._slices)
         self._pending_batches: set[PendingBatch] = set()
         self._clock = clock
         self._stopping = False
@@ -158,12 +163,33 @@ class Producer:
             return fail(BrokerStopped("The service is stopping; the record was not published."))
         if record.identity is not None:
             record = with_fingerprint(record)
-        response = self._accumulator.append(record)
+        key = record.key
+        if key is not None and len(key) > HASHED_AT_ONCE and record.partition is None:
+            response = self._hash_and_append(record, key)
+        else:
+            response = self._accumulator.append(record)
         if self._accumulator.has_work and not self._sender.is_awake:
             self._sender.send_or_wake()
         if record.identity is not None:
             deadline_s = self._clock.seconds() + self._accumulator.delivery_timeout_s
             response.addCallback(self._replays.resolve, record=record, deadline_s=deadline_s)
+        return response
+
+    def _hash_and_append(self, record: Record, key: bytes) -> Deferred[RecordMetadata]:
+        def append(key_hash: int) -> Deferred[RecordMetadata]:
+            response = self._accumulator.append(record, key_hash=key_hash)
+            self._wake_sender()
+            return response
+
+        def end(result: Any) -> Any:
+            self._accumulator.end_batch()
+            return result
+
+        # As for a batch: `drain` waits for it.
+        self._accumulator.begin_batch()
+        # Cancelling the response stops the waiting only.
+        response: Deferred[RecordMetadata] = Deferred()
+        self._long_keys.hash(key).addCallback(append).addBoth(end).chainDeferred(response)
         return response
 
     def publish_many(self, records: Sequence[Record]) -> Deferred[list[Outcome]]:
@@ -184,7 +210,9 @@ class Producer:
         pending_batch = PendingBatch(
             records,
             accumulator=self._accumulator,
+            long_keys=self._long_keys,
             replays=self._replays,
+            slices=self._slices,
             progressed=self._wake_sender,
             ended=self._pending_batches.discard,
             clock=self._clock,
@@ -252,6 +280,7 @@ class Producer:
         self._stopping = True
         for pending_batch in list(self._pending_batches):
             pending_batch.give_up(BrokerStopped("The service was stopped before the records were sent."))
+        self._long_keys.give_up(BrokerStopped("The service was stopped before the record was sent."))
         self._accumulator.fail_unsent(BrokerStopped("The service was stopped before the record was sent."))
         self._accumulator.fail_sent(
             OutcomeUnknown("The service was stopped before the broker said whether the record is stored.")

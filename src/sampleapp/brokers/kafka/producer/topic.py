@@ -135,7 +135,9 @@ class Topic:
         queues, self.queues, self._sticky = self.queues, [], None
         return queues
 
-    def queue_for(self, record: Record, *, generation: int, now_s: float) -> PartitionQueue | None:
+    def queue_for(
+        self, record: Record, *, generation: int, now_s: float, key_hash: int | None = None
+    ) -> PartitionQueue | None:
         """
         Return the queue of a record: by its partition, key or identity, else one that is not behind.
 
@@ -143,11 +145,14 @@ class Topic:
         such records stay together in one partition.
 
         :param generation: a number that changes whenever the queues are drained.
+        :param key_hash: of a long key, which takes too long to hash here; see `hash_in_steps`.
         :return: ``None`` if the topic does not have the record's partition.
         """
         queues, partition, key = self.queues, record.partition, record.key
         if partition is not None:
             return queues[partition] if 0 <= partition < len(queues) else None
+        if key_hash is not None:
+            return queues[key_hash % len(queues)]
         if key is not None:
             return queues[partition_for_key(key, len(queues))]
         if record.identity is not None:
@@ -187,7 +192,7 @@ class Topic:
                 together.append(pending)
                 size += pending.size
                 continue
-            queue = self.queue_for(record, generation=generation, now_s=now_s)
+            queue = self.queue_for(record, generation=generation, now_s=now_s, key_hash=pending.key_hash)
             if queue is not None and queue is sticky:
                 # A queue is in the order of the deadlines.
                 extend()
