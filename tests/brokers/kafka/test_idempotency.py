@@ -152,6 +152,42 @@ def test_a_request_that_never_has_room_is_rejected_for_good(broker):
     assert responded(broker.publish_many([identified(number=number) for number in range(10)])) == []
 
 
+class Looked(list):
+    """Records of which it is known how many were looked at."""
+
+    looked = 0
+
+    def __getitem__(self, which):
+        found = super().__getitem__(which)
+        self.looked += len(found)
+        return found
+
+    def __iter__(self):
+        self.looked += len(self)
+        return super().__iter__()
+
+
+@pytest.mark.parametrize("identified_at", [None, 0, 99_999])
+def test_very_many_records_are_not_all_looked_at_in_one_turn(broker, clock, identified_at):
+    records = Looked([record("keys")] * 100_000)
+    if identified_at is not None:
+        records[identified_at] = identified()
+    assert responded(broker.publish_many(records)) == []
+    assert records.looked == 20_000
+    clock.advance(0.1)
+    assert len(broker._producer.taken) == 100_000  # noqa: SLF001 -- as above
+    assert taken(broker) == [each for each in records if each.identity is not None]
+
+
+def test_of_very_many_records_with_an_identity_the_first_ones_show_that_they_are_too_many(broker, clock):
+    records = Looked([identified()] * 100_000)
+    found = []
+    broker.publish_many(records).addBoth(found.append)
+    clock.advance(1)
+    assert type(found[0].value) is RecordRefused
+    assert records.looked == 20_000
+
+
 @pytest.mark.parametrize("sign", [1, -1])
 def test_a_record_that_kafka_would_not_remember_for_long_or_for_ever_is_rejected(broker, publish, sign):
     [error] = publish(identified(age_ms=sign * (LIMIT_MS + 1)))

@@ -191,11 +191,21 @@ class IdempotentTopics:
         """
         self._changes += 1
 
+    def too_many(self, total: int) -> PublishError | None:
+        """Return the error if no request may have this number of records with an identity."""
+        most = self._settings.burst
+        if total <= most:
+            return None
+        return RecordRefused(
+            f"A request with an idempotency key may have up to {most} messages; this one has {total}. "
+            "Nothing was published."
+        )
+
     def admit(self, records: Sequence[Record]) -> PublishError | None:
         """
         Charge records to their rate.
 
-        :param records: each has an identity, and a topic that is known.
+        :param records: not `too_many`; each has an identity, and a topic that is known.
         :return: the error if not all of them may be published; then none is charged.
         """
         for error in self.rejections({record.topic for record in records}).values():
@@ -209,11 +219,6 @@ class IdempotentTopics:
                 "hours of now, since Kafka forgets a key by the time of its message. Nothing was published."
             )
         total, most, now_s = len(records), self._settings.burst, self._clock.seconds()
-        if total > most:
-            return RecordRefused(
-                f"A request with an idempotency key may have up to {most} messages; this one has {total}. "
-                "Nothing was published."
-            )
         if self._bucket is None:
             self._bucket = Bucket(Rate(self._settings.records_per_s, most), now_s=now_s)
         wait_s = self._bucket.wait_s(total, now_s=now_s)
