@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections import Counter
+from contextlib import suppress
 
 import pytest
 import pytest_twisted
@@ -73,14 +74,15 @@ async def connected_protocol(port_number):
     return protocol
 
 
+@pytest.mark.parametrize("length", [1_500_000, 20_000_000])
 @pytest_twisted.ensureDeferred
-async def test_requests_that_a_broker_is_slow_to_read_arrive_whole_and_in_order():
+async def test_requests_that_a_broker_is_slow_to_read_arrive_whole_and_in_order(length):
     factory = Factory.forProtocol(Reader)
     port = await TCP4ServerEndpoint(reactor, 0, interface="127.0.0.1").listen(factory)
     protocol = await connected_protocol(port.getHost().port)
     await eventually(lambda: getattr(factory, "accepted", None))
-    # The first is more than the system takes, the second waits behind it.
-    frames = [b"a" * 20_000_000, b"b", b"", b"c" * 300_000]
+    # The first ones are more than the system takes, the others wait behind them.
+    frames = [*[b"a" * length] * (20_000_000 // length), b"b", b"", b"c" * 300_000, b"d" * 3_000_000]
     for frame in frames:
         protocol.send(frame)
     reader = factory.accepted
@@ -103,6 +105,28 @@ async def test_a_request_is_on_its_way_without_another_turn_of_the_reactor():
             accepted.settimeout(5)
             protocol.send(b"now")
             assert accepted.recv(100) == b"\0\0\0\3now"
+        protocol.transport.abortConnection()
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_large_request_is_written_after_the_turn_of_the_reactor_that_has_made_it():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        protocol = await connected_protocol(server.getsockname()[1])
+        with server.accept()[0] as accepted:
+            accepted.settimeout(0)
+            protocol.send(b"x" * 3_000_000)
+            with pytest.raises(BlockingIOError):
+                accepted.recv(100)
+            protocol.send(b"later")
+            received = bytearray()
+
+            def read():
+                with suppress(BlockingIOError):
+                    received.extend(accepted.recv(1_000_000))
+                return len(received) >= 4 + 3_000_000 + 4 + 5
+
+            await eventually(read)
+            assert received == (3_000_000).to_bytes(4, "big") + b"x" * 3_000_000 + b"\0\0\0\5later"
         protocol.transport.abortConnection()
 
 

@@ -36,6 +36,8 @@ _MAX_FRAME_BYTES: Final = 100 * 1024 * 1024
 """The longest answer that is accepted: well above the size that a Fetch asks for."""
 _LENGTH: Final = struct.Struct(">i")
 _LENGTH_BYTES: Final = _LENGTH.size
+_LARGE_FRAME: Final = 2 * 1024 * 1024
+"""Bytes of a frame above which it is not written in the turn of the reactor in which it was encoded."""
 
 
 @implementer(IPullProducer)
@@ -71,6 +73,10 @@ class FrameProtocol(Protocol):
 
         :param frame: without its length.
         """
+        if len(frame) > _LARGE_FRAME and not self._is_full and self._send_some is not None:
+            # Encoding it took milliseconds already. Twisted writes it in the next turns, in parts.
+            self._write_later(_LENGTH.pack(len(frame)), frame)
+            return
         data = _LENGTH.pack(len(frame)) + frame
         if self._send_some is None:
             self.transport.write(data)
@@ -86,17 +92,16 @@ class FrameProtocol(Protocol):
             if sent != len(data):
                 self._write_later(data[sent:])
 
-    def _write_later(self, data: bytes) -> None:
+    def _write_later(self, *data: bytes) -> None:
         self._is_full = True
-        self._unwritten.append(data)
+        self._unwritten += data
         self.transport.registerProducer(self, streaming=False)
 
     def resumeProducing(self) -> None:  # noqa: N802 -- Twisted's name
         """See `IPullProducer.resumeProducing`: the transport has written everything."""
         if self._unwritten:
-            data = b"".join(self._unwritten)
-            self._unwritten.clear()
-            self.transport.write(data)
+            data, self._unwritten = self._unwritten, []
+            self.transport.writeSequence(data)
         else:
             self._is_full = False
             self.transport.unregisterProducer()
