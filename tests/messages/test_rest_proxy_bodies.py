@@ -10,7 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sampleapp.errors import InvalidMessage, MalformedMessage
-from sampleapp.messages.rest_proxy_bodies import MOST_COMMAS, MOST_RECORDS, EmbeddedFormat, Unserializable
+from sampleapp.messages.rest_proxy_bodies import (
+    MOST_COMMAS,
+    MOST_ESCAPES,
+    MOST_RECORDS,
+    EmbeddedFormat,
+    Unserializable,
+)
 from sampleapp.model import Record
 from tests.messages.reading import body_of, contents_of, records_of, slices_of
 
@@ -303,8 +309,17 @@ def test_a_request_has_a_bounded_number_of_commas(unit):
     many = b'{"records":[{"value":[%b1]}]}' % (unit * (MOST_COMMAS + 1))
     with pytest.raises(InvalidMessage, match=f"more than {MOST_COMMAS} commas"):
         records_of(many, EmbeddedFormat.JSON)
-    with pytest.raises(MalformedMessage):
-        records_of(many[:-1], EmbeddedFormat.JSON)
+
+
+@pytest.mark.parametrize("unit", [b"AAAA\\n", b"AAAA\\r\\n", b"\\/\\/\\/\\/"])
+def test_a_request_with_base64_has_a_bounded_number_of_escapes(unit):
+    most = MOST_ESCAPES // unit.count(b"\\")
+    body = b'{"records":[{"value":"%b"}]}'
+    assert len(records_of(body % (unit * most), EmbeddedFormat.BINARY)) == 1
+    with pytest.raises(InvalidMessage, match=f"more than {MOST_ESCAPES} backslashes"):
+        records_of(body % (unit * (most + 1)), EmbeddedFormat.BINARY)
+    # In the other format they are not decoded.
+    assert len(records_of(body % (unit * (most + 1)), EmbeddedFormat.JSON)) == 1
 
 
 @pytest.mark.parametrize("embedded", EmbeddedFormat)
