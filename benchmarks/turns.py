@@ -26,6 +26,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from clusters import mock_cluster
 from servers import HERE, Server, free_port
 from turn_probe import LONGEST
 
@@ -147,6 +148,11 @@ def events(attributes: int, length: int, space: bytes = b"") -> bytes:
 
 def rest(record: bytes, length: int, space: bytes = b"") -> bytes:
     return b'{"records":[%b%b]}' % (space, b",".join([record] * (length // len(record))))
+
+
+def keyed(length: int, topic: bytes = b"t") -> bytes:
+    """Return a line with a key of a length."""
+    return b'{"topic":"%b","content":"","key":"%b"}\n' % (topic, b"k" * length)
 
 
 def line(content: bytes, topic: bytes = b"t", more: bytes = b"") -> bytes:
@@ -375,6 +381,7 @@ def forms() -> dict[str, Callable[[], bytes]]:
             "/messages", gzip.compress(b"") * 500_000, (*NDJSON, "Content-Encoding: gzip")
         ),
         "batch": lambda: post("/messages", repeated(line(b"x" * 100), BATCH), NDJSON),
+        "batch, half as many messages": lambda: post("/messages", repeated(line(b""), BATCH // 2), NDJSON),
         "batch, small messages": lambda: post("/messages", repeated(line(b""), BATCH), NDJSON),
         "batch, new topics": lambda: post(
             "/messages", numbered(b'{"topic":"n#","content":""}\n', BATCH), NDJSON
@@ -416,10 +423,60 @@ def forms() -> dict[str, Callable[[], bytes]]:
             repeated(b'{"topic":"t","content_base64":"%b"}\n' % base64.b64encode(b"x" * 700_000), BATCH),
             NDJSON,
         ),
+        "long key": lambda: post("/messages", keyed(MIB - 100)),
+        "long key in base64": lambda: post(
+            "/messages", b'{"topic":"t","content":"","key_base64":"%b"}' % (b"AAAA" * 262_000)
+        ),
+        "long key of an event": lambda: post(
+            "/topics/t",
+            b'{"specversion":"1.0","id":"1","source":"s","type":"t","partitionkey":"%b"}'
+            % (b"k" * 1_048_000),
+            EVENT,
+        ),
+        "batch, long keys": lambda: post("/messages", repeated(keyed(MIB - 100), BATCH), NDJSON),
+        "batch, long keys, few": lambda: post("/messages", keyed(MIB - 100) * 5, NDJSON),
+        "batch, keys of 100 kB": lambda: post("/messages", repeated(keyed(100_000), BATCH), NDJSON),
+        "batch, keys of 10 kB": lambda: post("/messages", repeated(keyed(10_000), BATCH), NDJSON),
+        "batch, keys of 1 kB": lambda: post(
+            "/messages", numbered(keyed(1_000).replace(b"kkkkkkkk", b"#", 1), BATCH), NDJSON
+        ),
+        "batch, keys of many lengths": lambda: post(
+            "/messages", b"".join(keyed(number) for number in range(1, 5_500)), NDJSON
+        ),
+        "batch, new keys": lambda: post(
+            "/messages", numbered(b'{"topic":"t","key":"#","content":""}\n', BATCH // 2), NDJSON
+        ),
+        "batch, long keys, new topic": lambda: post(
+            "/messages", repeated(keyed(MIB - 100, b"new%d" % time.monotonic_ns()), BATCH), NDJSON
+        ),
+        "batch, unknown topics": lambda: post(
+            "/messages", numbered(b'{"topic":"u%d-#","content":""}\n' % time.monotonic_ns(), 30_000), NDJSON
+        ),
+        "batch, long topics": lambda: post(
+            "/messages", repeated(b'{"topic":"%b","content":""}\n' % (b"t" * 1_000_000), BATCH), NDJSON
+        ),
+        "batch, long member names": lambda: post(
+            "/messages", repeated(b'{"%b":""}\n' % (b"~/" * 500_000), BATCH), NDJSON
+        ),
+        "batch with a key, long keys": lambda: post(
+            "/messages", repeated(keyed(MIB - 100), BATCH), (*NDJSON, "Idempotency-Key: k")
+        ),
         "batch with a key": lambda: post(
             "/messages", repeated(line(b""), BATCH // 4), (*NDJSON, "Idempotency-Key: k")
         ),
         "events": lambda: post("/topics/t", events(0, BATCH), EVENTS),
+        "events, long keys": lambda: post(
+            "/topics/t",
+            b"[%b]"
+            % b",".join(
+                [
+                    b'{"specversion":"1.0","id":"1","source":"s","type":"t","partitionkey":"%b"}'
+                    % (b"k" * 1_000_000)
+                ]
+                * 16
+            ),
+            EVENTS,
+        ),
         "events, 1,000 attributes": lambda: post("/topics/t", events(1000, BATCH), EVENTS),
         "events, 100,000 attributes": lambda: post("/topics/t", events(60_000, BATCH), EVENTS),
         "events, unterminated string": lambda: post("/topics/t", b'[{"a":"' + b"x" * BATCH, EVENTS),
@@ -481,6 +538,10 @@ def forms() -> dict[str, Callable[[], bytes]]:
         "v2, small, members": lambda: post(
             "/topics/t", b'{"records":[{%b"a":1}]}' % numbered(b'"#":1,', 63 * KIB), REST
         ),
+        "v2, long key": lambda: post(
+            "/topics/t", rest(b'{"key":"%b","value":1}' % (b"k" * 4_000_000), 4 * MIB - KIB), REST
+        ),
+        "v2, keys": lambda: post("/topics/t", rest(b'{"key":1,"value":1}', 380_000), REST),
         "v2, base64": lambda: post("/topics/t", rest(b'{"value":"AAAA"}', 320 * KIB), BINARY),
         "v2, large base64": lambda: post(
             "/topics/t", rest(b'{"value":"%b"}' % (b"A" * 1_000_000), 4 * MIB - KIB), BINARY
@@ -573,6 +634,7 @@ class Service:
                 "--callers=callers.toml",
                 "--schemas=schemas",
                 "--allow-origin=https://a.example",
+                *(["--idempotent-topic=*"] if broker.startswith("kafka:") else []),
             ],
             port=port,
             directory=directory,
@@ -639,12 +701,18 @@ def main() -> None:
     )
     parser.add_argument("words", nargs="*", metavar="WORD", help="only forms with one of these in the name")
     parser.add_argument("--python", default=sys.executable, help="the interpreter of the installation")
-    parser.add_argument("--broker", choices=("memory", "sqlite"), action="append")
+    parser.add_argument("--broker", choices=("memory", "sqlite", "kafka"), action="append")
     parser.add_argument("--times", type=int, default=TIMES, help="how often each form is sent")
     options = parser.parse_args()
     brokers = {"memory": "memory:", "sqlite": "sqlite:records.sqlite3"}
-    for name in options.broker or brokers:
-        measure(options.python, brokers[name], options.words, options.times)
+    for name in options.broker or [*brokers, "kafka"]:
+        if name in brokers:
+            measure(options.python, brokers[name], options.words, options.times)
+        else:
+            with mock_cluster() as mock:
+                for topic in ("t", "large", "hooks"):
+                    mock.create_topic(topic, partitions=6)
+                measure(options.python, f"kafka://{mock.bootstrap}", options.words, options.times)
 
 
 if __name__ == "__main__":
