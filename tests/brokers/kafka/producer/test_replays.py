@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import time
 from collections import defaultdict
 
@@ -15,8 +16,9 @@ from twisted.python.failure import Failure
 from sampleapp.brokers.kafka.clock_check import ClockCheck
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.producer import Producer, ProducerSettings, ReplayDetection, replays
+from sampleapp.brokers.kafka.producer.partitioner import HASHED_AT_ONCE
 from sampleapp.brokers.kafka.producer.pending_batch import PendingBatch
-from sampleapp.brokers.kafka.producer.replays import with_fingerprint
+from sampleapp.brokers.kafka.producer.replays import fingerprint_of, with_fingerprint
 from sampleapp.brokers.kafka.protocol import Fetched, FetchRequest, ListOffsetsRequest, ProduceRequest
 from sampleapp.errors import (
     BrokerStopped,
@@ -26,6 +28,7 @@ from sampleapp.errors import (
     OutcomeUnknown,
     PublishError,
     PublishTimedOut,
+    RecordRefused,
     RecordTooLarge,
 )
 from sampleapp.messages.idempotency_key import IdempotencyScope
@@ -113,6 +116,28 @@ def test_nothing_is_left_of_many_records_for_which_there_is_no_room():
     del records, error
     gc.collect()
     assert not any(type(each) is PendingBatch for each in gc.get_objects())
+
+
+def test_a_record_is_not_kept_while_the_first_one_with_its_key_is_fetched():
+    instances = Instances()
+    value = bytes(1000)
+    instances.now(instances.one, identified("k", value))
+    before = sys.getrefcount(value)
+    instances.decide([Fate.LOST_ON_THE_WAY] * 999, FetchRequest)
+    found = instances.two.publish(identified("k", value))
+    instances.advance(1)
+    assert not found
+    assert sys.getrefcount(value) == before
+    instances.advance(30)
+    assert found
+
+
+@pytest.mark.parametrize("length", [1, HASHED_AT_ONCE + 1])
+def test_a_record_with_a_key_and_an_illegal_header_is_refused(length):
+    instances = Instances()
+    illegal = replace(identified("k", key=b"k" * length), headers=(("\ud800", b""),))
+    assert isinstance(instances.now(instances.one, illegal), RecordRefused)
+    assert instances.stored() == []
 
 
 def enqueue(metadata):
@@ -499,8 +524,10 @@ def test_fetches_under_way_are_bounded():
     world.cluster.fates[FetchRequest] = fate
     world.now(world.two, record("t", b"there"))
     there = RecordMetadata(topic="t", partition=0, offset=0)
-    sent = with_fingerprint(identified("k"))
-    found = [told(replays.resolve(there, record=sent, deadline_s=9.0)) for _ in range(50)]
+    fingerprint = fingerprint_of(with_fingerprint(identified("k")).headers)
+    found = [
+        told(replays.resolve(there, fingerprint=fingerprint, size=100, deadline_s=9.0)) for _ in range(50)
+    ]
     world.advance(1)
     assert len(under_way) == 50
     assert max(under_way) == 16

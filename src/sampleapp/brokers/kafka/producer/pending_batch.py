@@ -30,7 +30,7 @@ from sampleapp.brokers.kafka.producer.partitioner import (
     hash_keys,
     remembered_hashes,
 )
-from sampleapp.brokers.kafka.producer.replays import ReplayDetection, with_fingerprint
+from sampleapp.brokers.kafka.producer.replays import ReplayDetection, fingerprint_of, with_fingerprint
 from sampleapp.brokers.kafka.producer.results import illegal_header, illegal_topic, unavailable
 from sampleapp.brokers.kafka.producer.topic import PartitionBatch, Topic
 from sampleapp.concurrency.slices import TimeSlices
@@ -345,7 +345,12 @@ class PendingBatch:
             return
 
         def acknowledged(metadata: RecordMetadata) -> Deferred[RecordMetadata]:
-            return self._replays.resolve(metadata, record=pending.record, deadline_s=pending.deadline_s)
+            return self._replays.resolve(
+                metadata,
+                fingerprint=fingerprint_of(pending.record.headers),
+                size=pending.size,
+                deadline_s=pending.deadline_s,
+            )
 
         response: Deferred[RecordMetadata] = Deferred()
         response.addCallback(acknowledged).addBoth(self._put, pending.index)

@@ -16,7 +16,7 @@ from msgspec import Struct
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.interfaces import IReactorTime
 
-from sampleapp.brokers.kafka.batches import Codec
+from sampleapp.brokers.kafka.batches import Codec, record_size
 from sampleapp.brokers.kafka.clock_check import ClockCheck
 from sampleapp.brokers.kafka.cluster_client import ClusterClient
 from sampleapp.brokers.kafka.connections.diagnostics import FailureReason
@@ -26,7 +26,8 @@ from sampleapp.brokers.kafka.producer.long_keys import LongKeys
 from sampleapp.brokers.kafka.producer.partitioner import HASHED_AT_ONCE
 from sampleapp.brokers.kafka.producer.pending_batch import PendingBatch
 from sampleapp.brokers.kafka.producer.produce_requests import ProduceRequests, Timeouts
-from sampleapp.brokers.kafka.producer.replays import ReplayDetection, with_fingerprint
+from sampleapp.brokers.kafka.producer.replays import ReplayDetection, fingerprint_of, with_fingerprint
+from sampleapp.brokers.kafka.producer.results import illegal_header
 from sampleapp.brokers.kafka.producer.sender import Sender
 from sampleapp.brokers.kafka.producer.topic_metadata import TopicMetadata
 from sampleapp.concurrency.slices import TimeSlices
@@ -161,8 +162,13 @@ class Producer:
         """See `sampleapp.interfaces.IBroker.publish`."""
         if self._stopping:
             return fail(BrokerStopped("The service is stopping; the record was not published."))
+        size = 0
         if record.identity is not None:
             record = with_fingerprint(record)
+            try:
+                size = record_size(record)
+            except UnicodeEncodeError:
+                return fail(illegal_header())
         key = record.key
         if key is not None and len(key) > HASHED_AT_ONCE and record.partition is None:
             response = self._hash_and_append(record, key)
@@ -171,8 +177,13 @@ class Producer:
         if self._accumulator.has_work and not self._sender.is_awake:
             self._sender.send_or_wake()
         if record.identity is not None:
-            deadline_s = self._clock.seconds() + self._accumulator.delivery_timeout_s
-            response.addCallback(self._replays.resolve, record=record, deadline_s=deadline_s)
+            # Without the record: once it is acknowledged, its room in the buffer is released.
+            response.addCallback(
+                self._replays.resolve,
+                fingerprint=fingerprint_of(record.headers),
+                size=size,
+                deadline_s=self._clock.seconds() + self._accumulator.delivery_timeout_s,
+            )
         return response
 
     def _hash_and_append(self, record: Record, key: bytes) -> Deferred[RecordMetadata]:

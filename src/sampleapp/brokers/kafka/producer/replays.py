@@ -24,7 +24,7 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from sampleapp.brokers.kafka.batches import BATCH_OVERHEAD, UnreadableBatch, read_batches, record_size
+from sampleapp.brokers.kafka.batches import BATCH_OVERHEAD, UnreadableBatch, read_batches
 from sampleapp.brokers.kafka.cluster_client import SERVICE_FAULT, ClusterClient, RequestFailed
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.protocol import (
@@ -138,13 +138,14 @@ class ReplayDetection:
         self._is_given_up = False
 
     def resolve(
-        self, metadata: RecordMetadata, *, record: Record, deadline_s: float
+        self, metadata: RecordMetadata, *, fingerprint: bytes, size: int, deadline_s: float
     ) -> Deferred[RecordMetadata]:
         """
         Resolve the acknowledgement of a record with an identity.
 
         :param metadata: the position that the broker has answered.
-        :param record: as `with_fingerprint` has returned it.
+        :param fingerprint: see `fingerprint_of`; without the record, whose room in the buffer is released.
+        :param size: see `record_size`.
         :param deadline_s: when the record's caller must be answered, in seconds of the reactor's clock.
         :return: fires with the metadata if the record is new, or with a `ReplayedRecord`. Fails with
             `IdempotencyKeyReused` if the record there is another one, or `OutcomeUnknown` if it could not be
@@ -155,7 +156,7 @@ class ReplayDetection:
             return fail(PublishTimedOut(_NOT_READ))
         if self._client is None:
             self._client = self._new_client()
-        work = Deferred.fromCoroutine(self._resolve(self._client, metadata, record))
+        work = Deferred.fromCoroutine(self._resolve(self._client, metadata, fingerprint, size))
         self._under_way.add(work)
         work.addTimeout(left_s, self._clock)
         work.addErrback(self._as_publish_error)
@@ -201,9 +202,10 @@ class ReplayDetection:
         self._log.failure("A bug in the service: fetching a published record failed", failure=failure)
         return Failure(OutcomeUnknown(SERVICE_FAULT.public))
 
-    async def _resolve(self, client: ClusterClient, stored: RecordMetadata, record: Record) -> RecordMetadata:
-        fingerprint = fingerprint_of(record.headers)
-        records = await self._fetch_with_others(client, stored, BATCH_OVERHEAD + record_size(record))
+    async def _resolve(
+        self, client: ClusterClient, stored: RecordMetadata, fingerprint: bytes, size: int
+    ) -> RecordMetadata:
+        records = await self._fetch_with_others(client, stored, BATCH_OVERHEAD + size)
         found = _fingerprint_in(records, stored)
         if found is None:
             await self._places.acquire()
