@@ -52,6 +52,7 @@ from sampleapp.web.errors import (
     urgency_of,
 )
 from sampleapp.web.publish.publisher import (
+    HEADER_BYTES,
     IDEMPOTENCY_KEY,
     REPLAYED,
     SAFE_TO_REPEAT,
@@ -78,8 +79,6 @@ Memory for a record besides its key and value, in bytes, until it is answered.
 
 It includes its place in the queues of the Kafka producer and its line of the response.
 """
-_HEADER_BYTES: Final = 192
-"""Memory for a header of a record besides its value, in bytes."""
 _IDENTITY_BYTES: Final = 224
 """Memory for the identity of a record, in bytes."""
 _RESULTS_AT_ONCE: Final = 500
@@ -215,7 +214,7 @@ class BatchPublisher:
         except SampleAppError:
             await self._slices.free_gradually(lines.records)
             raise
-        response = await self._check_and_publish(lines)
+        response = await self._check_and_publish(lines, reservation)
         # Not after a cancellation: the broker may still be reading them.
         await self._slices.free_gradually(lines.records)
         return response
@@ -243,14 +242,14 @@ class BatchPublisher:
                 reservation.resize(
                     length * (2 if is_unread else 1)
                     + record_bytes * len(lines.records)
-                    + _HEADER_BYTES * lines.headers
+                    + HEADER_BYTES * lines.headers
                 )
             if check is not None:
                 await check.run(lines)
             if is_unread:
                 await self._slices.next()
 
-    async def _check_and_publish(self, lines: _Messages) -> Response:
+    async def _check_and_publish(self, lines: _Messages, reservation: MemoryReservation | None) -> Response:
         if lines.count == 0:
             return replace(problem_response(lines.nothing), batch=Batch())
         rejected = [*lines.rejected, *await self._rejected_by_broker(lines)]
@@ -263,7 +262,7 @@ class BatchPublisher:
         except PublishError as error:
             response = repeatable_response(error) if lines.has_identities else problem_response(error)
             return replace(response, batch=Batch(rejected=len(records)))
-        response = await self._response(lines, outcomes)
+        response = await self._response(lines, outcomes, reservation)
         await self._slices.free_gradually(outcomes)
         return response
 
@@ -314,7 +313,9 @@ class BatchPublisher:
                 break
         return found[:room]
 
-    async def _response(self, lines: _Messages, outcomes: Sequence[Outcome]) -> Response:
+    async def _response(
+        self, lines: _Messages, outcomes: Sequence[Outcome], reservation: MemoryReservation | None
+    ) -> Response:
         records = lines.records
         parts = []
         totals = _Totals()
@@ -326,7 +327,7 @@ class BatchPublisher:
             kinds = {*map(type, some)}
             if kinds != {RecordMetadata}:
                 if not kinds <= _STORED:
-                    return await self._response_for_each(lines, outcomes)
+                    return await self._response_for_each(lines, outcomes, reservation)
                 new = _published_now(new, some)
             parts.append(_encode_lines(some))
             totals.add(new)
@@ -337,7 +338,9 @@ class BatchPublisher:
             batch=totals.batch(rejected=0),
         )
 
-    async def _response_for_each(self, lines: _Messages, outcomes: Sequence[Outcome]) -> Response:
+    async def _response_for_each(
+        self, lines: _Messages, outcomes: Sequence[Outcome], reservation: MemoryReservation | None
+    ) -> Response:
         records = lines.records
         parts = []
         totals = _Totals()
@@ -347,6 +350,9 @@ class BatchPublisher:
                 await self._slices.next()
             some = outcomes[start : start + _RESULTS_AT_ONCE]
             parts.append(_encode([_result(outcome) for outcome in some])[1:-1])
+            if reservation is not None:
+                # Records and results are there at the same time, and nothing can be rejected any more.
+                reservation.count(reservation.size + len(parts[-1]))
             totals.add(_published_now(records[start : start + _RESULTS_AT_ONCE], some))
             for number, outcome in enumerate(some, start):
                 if isinstance(outcome, PublishError):

@@ -36,6 +36,11 @@ IDEMPOTENCY_KEY: Final = b"Idempotency-Key"
 REPLAYED: Final = (b"Idempotent-Replayed", b"true")
 """The header field of responses to requests for which nothing new was published."""
 
+HEADER_BYTES: Final = 192
+"""Memory for a header of a record besides its value, in bytes."""
+_FEW_HEADERS: Final = 16
+"""Headers of a record that need no memory reserved: a connection takes as much."""
+
 SAFE_TO_REPEAT: Final = "Sending the same request again, with the same Idempotency-Key, is safe."
 """The end of the detail of a problem whose records may have been published."""
 
@@ -162,6 +167,16 @@ def _result(outcome: Outcome) -> str:
     return "replayed" if isinstance(outcome, ReplayedRecord) else "first"
 
 
+def _reserve_headers(request: Request, record: Record) -> None:
+    """
+    Reserve the memory for the headers of a record, besides the body.
+
+    :raise RequestError: as `MemoryReservation.resize`.
+    """
+    if request.reservation is not None:
+        request.reservation.resize(request.reservation.size + HEADER_BYTES * len(record.headers))
+
+
 class Publisher:
     """Publishes records, for topics that the caller of a request may publish to."""
 
@@ -210,6 +225,7 @@ class Publisher:
         :return: fires with the partition and the offset after the broker's acknowledgement; fails with a
             `sampleapp.errors.PublishError`, or as `Validation.check`.
         :raise NotGranted: the caller may not publish to the topic of the record.
+        :raise RequestError: as `MemoryReservation.resize`, for a record with many headers.
         """
         authorize_topic(request, record.topic, TO_PUBLISH)
         return self._publish(request, record, record.value, at)
@@ -229,12 +245,14 @@ class Publisher:
         """
         Publish a record to a topic that was checked already.
 
+        :param request: that asks for the record.
         :param headers: those of the message itself, which a request with the same key must repeat.
         :param of_request: more headers of the record, which may be others when the request is sent again.
         :param scope: makes the identity of the record; by default it has none.
         :param is_event: true if the value is a CloudEvent, whose data is the content.
         :return: as for `publish`.
         :raise InvalidMessage: the event has a repeated member, or data that are not base64.
+        :raise RequestError: as for `publish`.
         """
         content, at = value, ""
         if is_event and value is not None and self.validation is not None:
@@ -254,6 +272,8 @@ class Publisher:
     def _publish(
         self, request: Request, record: Record, content: bytes | None, at: str
     ) -> Deferred[Response]:
+        if len(record.headers) > _FEW_HEADERS:
+            _reserve_headers(request, record)
         if self.validation is not None:
             checking = self.validation.check(record.topic, content, at=at, client=client_of(request))
             if checking is not None:

@@ -44,6 +44,8 @@ _DECODED_AT_ONCE: Final = 64 * 1024
 """Bytes that are decoded immediately, so that small bodies do not wait for a turn of the reactor."""
 _SLICE: Final = 256 * 1024
 """Bytes that are decoded in one turn of the reactor: about a millisecond of work."""
+_NOT_COUNTED: Final = 4 * 1024
+"""Bytes of a body that comes with its head and needs no memory reserved: any connection may take as much."""
 
 
 class Decoding:
@@ -241,8 +243,7 @@ class RequestReader:
             return handler if is_usual else self._unless_unframed(handler, request, head)
         if length is not None:
             stop = end + length
-            if stop <= len(data) and length <= self._max_body(request):
-                # It is at most as long as one read of the transport, and is handled now: nothing is reserved.
+            if length <= _NOT_COUNTED and stop <= len(data) and length <= self._max_body(request):
                 self.buffer = data[stop:]
                 if self._coded is None:
                     request.body = data[end:stop]
