@@ -33,7 +33,7 @@ def callers_file(directory: Path) -> Path:
     secret.chmod(0o600)
     file = directory / "callers.toml"
     callers = [
-        f'[callers.{name}]\npublish = ["*"]\nconsume = ["*"]\nmetrics = true\n'
+        f'[callers.{name}]\npublish = ["*"]\nconsume = ["*"]\nwork = ["*"]\nmetrics = true\n'
         f'[[callers.{name}.tokens]]\nsha256 = "{hashlib.sha256(token.encode()).hexdigest()}"\n'
         for name, token in (("honest", HONEST), ("attacker", ATTACKER))
     ]
@@ -97,6 +97,8 @@ async def fill_topics(port: int) -> None:
         for _ in range(2):
             await require(port, request("POST", f"/topics/{name}", body=content.encode()[:MIB]))
     await require(port, request("POST", "/topics/bytes", body=b"\xff" * MIB))
+    for _ in range(30):
+        await require(port, request("POST", "/topics/work", body=b"\x01" * MIB))
     for _ in range(20):
         await require(port, request("POST", "/topics/large", body=b"x" * 900_000))
     await publish_lines(port, "t", 100)
@@ -180,6 +182,7 @@ ATTACKS: dict[str, tuple[int, Callable[[Attacker], Awaitable[None]]]] = {
     "pages-nel": (230, lambda a: a.hold(request("GET", "/topics/nel/records"))),
     "pages-control": (230, lambda a: a.hold(request("GET", "/topics/control/records"))),
     "pages-bytes": (230, lambda a: a.hold(request("GET", "/topics/bytes/records"))),
+    "pulls": (60, lambda a: a.hold(request("POST", "/topics/work/groups/g/pull"))),
     "announced": (14, lambda a: a.hold(request("POST", "/messages", NDJSON, length=16 * MIB))),
     "dripped": (
         14,

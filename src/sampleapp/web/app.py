@@ -40,7 +40,7 @@ from sampleapp.web.read.registry import OpenStreams
 from sampleapp.web.read.streams import RecordStreams
 from sampleapp.web.read.topic_reads import TopicReads
 from sampleapp.web.read.topics import Topics
-from sampleapp.web.responses import Event, Response
+from sampleapp.web.responses import Event, Response, SharedBody
 from sampleapp.web.routing import AccessPolicy, App, Variant
 from sampleapp.web.server import Limits, Request
 from sampleapp.web.work.groups import WorkGroups, check_group
@@ -166,7 +166,7 @@ class SampleApp:
         schema = None if self.validation is None else self.validation.current.by_topic.get(topic)
         if schema is None:
             raise PathNotFound("The topic has no schema, so any content may be published to it.")
-        return Response(HTTPStatus.OK, _SCHEMA_FIELDS, schema.text)
+        return Response(HTTPStatus.OK, _SCHEMA_FIELDS, SharedBody((schema.text,)))
 
     @app.route(
         "/topics/<topic>/partitions",

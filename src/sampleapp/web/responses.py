@@ -136,7 +136,7 @@ class Event:
 
 
 class SharedBody(tuple[bytes, ...]):  # noqa: SLOT001 -- a tuple can have no others
-    """A body in parts that many clients are sent, until a newer one takes its place."""
+    """A body in parts that is in memory once for all clients, until a newer one takes its place."""
 
     is_replaced = False
     """True if a newer one has taken its place: it is there only for clients that read it slowly."""
@@ -267,6 +267,11 @@ class Response(Struct, frozen=True):
     def length(self) -> int:
         """The length of the body, in bytes."""
         return len(self.body) if isinstance(self.body, bytes) else sum(map(len, self.body))
+
+    @property
+    def unshared_length(self) -> int:
+        """The bytes of the body that are in memory for this response alone."""
+        return 0 if isinstance(self.body, SharedBody) else self.length
 
     @property
     def all_headers(self) -> Headers:

@@ -27,7 +27,7 @@ from sampleapp.concurrency.waiting import Semaphore
 from sampleapp.web.descriptions import Features
 from sampleapp.web.errors import PathNotFound
 from sampleapp.web.negotiation import none_match_fails
-from sampleapp.web.responses import Headers, Response, json_line
+from sampleapp.web.responses import Headers, Response, SharedBody, json_line
 from sampleapp.web.routing import RouteTable
 from sampleapp.web.server import Request
 
@@ -216,7 +216,9 @@ class _Unchanging:
     ) -> None:
         self._etag = b'"%b"' % sha256(body).hexdigest()[:32].encode("ascii")
         headers = ((b"ETag", self._etag), (b"Cache-Control", cache_control), *more)
-        self._whole = Response(HTTPStatus.OK, ((b"Content-Type", content_type), *headers), body)
+        self._whole = Response(
+            HTTPStatus.OK, ((b"Content-Type", content_type), *headers), SharedBody((body,))
+        )
         self._not_modified = Response(HTTPStatus.NOT_MODIFIED, headers)
 
     def respond(self, request: Request) -> Response:

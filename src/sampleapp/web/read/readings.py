@@ -46,6 +46,7 @@ from sampleapp.web.read.registry import (
 )
 from sampleapp.web.responses import Budget, Event, Response, SharedBody
 from sampleapp.web.server import MemoryReservation, Request
+from sampleapp.web.server.writer import LARGEST_PART
 from sampleapp.web.twisted_web import RequestResource
 
 GetRepresentation: TypeAlias = Callable[[Version], "Representation | Deferred[Representation]"]
@@ -136,8 +137,8 @@ class _Readings:
         self._not_modified = Response(HTTPStatus.NOT_MODIFIED, validators)
         content_type = representation.media_type.encode("ascii")
         parts = representation.parts
-        # A single part is sent in one write, which is cheaper.
-        body = parts[0] if len(parts) == 1 else SharedBody(parts)
+        # A single part that is small is sent in one write, which is cheaper.
+        body = parts[0] if len(parts) == 1 and len(parts[0]) < LARGEST_PART else SharedBody(parts)
         if reservation is not None and isinstance(self._body, SharedBody):
             self._body.replace(parts if isinstance(body, bytes) else body, reservation)
         self._body = body

@@ -32,7 +32,7 @@ from sampleapp.web.rest_proxy_documents import (
     partition_number,
     response_type,
 )
-from sampleapp.web.server import Request
+from sampleapp.web.server import MemoryReservation, Request
 
 KEPT_S: Final = 2.0
 """The names of all topics are cached for this time, in seconds."""
@@ -68,12 +68,16 @@ class TopicQueries:
         self._asked: dict[str, list[Deferred[TopicDescription | None]]] = {}
         self._is_describing = False
 
-    async def encoded_names(self, visible: TopicPatterns | None = None) -> Sequence[bytes]:
+    async def encoded_names(
+        self, visible: TopicPatterns | None = None, *, reservation: MemoryReservation | None = None
+    ) -> Sequence[bytes]:
         """
         Return the names of topics as a JSON array, in parts.
 
         :param visible: the topics to return; all by default.
+        :param reservation: as for `encode_array`.
         :raise BrokerUnavailable: the broker cannot be reached.
+        :raise RequestError: as `encode_array`.
         """
         if visible is None and self._encoded is not None:
             return self._encoded
@@ -81,9 +85,16 @@ class TopicQueries:
         if visible is not None:
             at_once = max(1, _NAMES_AT_ONCE // (1 + sum(1 for _ in visible)))
             return await encode_array(
-                names, _unchanged, at_once=at_once, slices=self._slices, is_wanted=visible.__contains__
+                names,
+                _unchanged,
+                at_once=at_once,
+                slices=self._slices,
+                reservation=reservation,
+                is_wanted=visible.__contains__,
             )
-        encoded = await encode_array(names, _unchanged, at_once=_NAMES_AT_ONCE, slices=self._slices)
+        encoded = await encode_array(
+            names, _unchanged, at_once=_NAMES_AT_ONCE, slices=self._slices, reservation=reservation
+        )
         if names is self._names:
             self._encoded = encoded
         return encoded
@@ -152,6 +163,7 @@ async def encode_array(
     *,
     at_once: int,
     slices: TimeSlices,
+    reservation: MemoryReservation | None,
     is_wanted: Callable[[T], bool] | None = None,
 ) -> list[bytes]:
     """
@@ -159,7 +171,9 @@ async def encode_array(
 
     :param convert: makes the JSON value of an item.
     :param at_once: the number of values in one slice.
+    :param reservation: of the request; the parts are counted as they are made.
     :param is_wanted: returns True for the values to encode; all by default.
+    :raise RequestError: as `MemoryReservation.resize`.
     """
     parts = [b"["]
     for start in range(0, len(values), at_once):
@@ -171,6 +185,8 @@ async def encode_array(
         part = msgspec.json.encode([convert(value) for value in some])[1:-1]
         if part:
             parts.append(part if len(parts) == 1 else b"," + part)
+            if reservation is not None:
+                reservation.resize(reservation.size + len(parts[-1]))
     parts.append(b"]")
     return [b"".join(parts)] if len(values) <= at_once else parts
 
@@ -216,11 +232,11 @@ class Topics:
         """Return the names of the topics that the caller may see."""
         caller: Caller | None = request.caller
         if caller is None:
-            return _response(request, *await self._topics.encoded_names())
+            return _response(request, *await self._topics.encoded_names(reservation=request.reservation))
         visible = caller.topics
         if not visible:
             return _response(request, b"[]")
-        return _response(request, *await self._topics.encoded_names(visible))
+        return _response(request, *await self._topics.encoded_names(visible, reservation=request.reservation))
 
     async def topic(self, request: Request, topic: AuthorizedTopic) -> Response:
         """
@@ -231,7 +247,7 @@ class Topics:
         description = await self._describe(topic)
         # Encoded without its partitions, which may be thousands, it ends in "[]}".
         topic_without = msgspec.json.encode(Topic(description.name, {}, []))[: -len(b"[]}")]
-        return _response(request, topic_without, *await self._partitions(description), b"}")
+        return _response(request, topic_without, *await self._partitions(request, description), b"}")
 
     async def partitions(self, request: Request, topic: AuthorizedTopic) -> Response:
         """
@@ -239,7 +255,7 @@ class Topics:
 
         :raise UnknownTopic: the topic does not exist.
         """
-        return _response(request, *await self._partitions(await self._describe(topic)))
+        return _response(request, *await self._partitions(request, await self._describe(topic)))
 
     async def partition(self, request: Request, topic: AuthorizedTopic, partition: str) -> Response:
         """
@@ -265,9 +281,13 @@ class Topics:
             raise UnknownTopic(f"The topic {topic} does not exist.")
         return description
 
-    async def _partitions(self, description: TopicDescription) -> list[bytes]:
+    async def _partitions(self, request: Request, description: TopicDescription) -> list[bytes]:
         return await encode_array(
-            description.partitions, _partition, at_once=_PARTITIONS_AT_ONCE, slices=self._slices
+            description.partitions,
+            _partition,
+            at_once=_PARTITIONS_AT_ONCE,
+            slices=self._slices,
+            reservation=request.reservation,
         )
 
 

@@ -26,7 +26,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from sampleapp.concurrency.failures import forget_frames_of
-from sampleapp.web.errors import RequestTooSlow
+from sampleapp.web.errors import RequestError, RequestTooSlow
 from sampleapp.web.responses import Response, Source
 from sampleapp.web.server.body import BodyMemory, MemoryReservation
 from sampleapp.web.server.deadlines import CLOSE_IDLE_S, Action, Deadlines
@@ -34,6 +34,7 @@ from sampleapp.web.server.head import Head, request_id_in
 from sampleapp.web.server.hosts import HostRule
 from sampleapp.web.server.reader import Rejection, RequestReader, RequestServer
 from sampleapp.web.server.request import (
+    SAFE,
     Exchange,
     ExtendResponse,
     FormRejection,
@@ -462,7 +463,9 @@ class HTTPConnection(TwistedProtocol):
                 self._begin_stream(response, response.source, exchange, head)
                 return
             close_source(response.source, "head", exchange.request_id)
-        server = self._server
+        server, body = self._server, response.body
+        if type(body) is not bytes or len(body) >= LARGEST_PART:
+            response = self._count_large(response, head)
         if response.problem:
             response = server.form_rejection(response, head)
         if server.extend_response is not None:
@@ -479,12 +482,30 @@ class HTTPConnection(TwistedProtocol):
         ):
             self._end_request()
             return
-        # The response may be that to many records, and may be read slowly.
-        self._reservation.resize(min(self._reservation.size, response.length))
+        # It may be read slowly. Its request needs no memory any more.
+        self._reservation.count(0 if head.method == b"HEAD" else response.unshared_length)
         self._enter(RESPONDING)
         self._deadlines.start_sending(server.seconds())
         if self._writer.write_rest():
             self._end_request()
+
+    def _count_large(self, response: Response, head: Head) -> Response:
+        """
+        Count a large response instead of its request, unless all clients share it.
+
+        :return: another one if it does not fit, and only reads. Other requests have had their effect.
+        """
+        if head.method == b"HEAD":
+            return response
+        size = response.unshared_length
+        if head.method not in SAFE:
+            self._reservation.count(size)
+            return response
+        try:
+            self._reservation.resize(size)
+        except RequestError as error:
+            return self._server.reject(error)
+        return response
 
     @_cut_after_fault
     def _continue_after_response(self) -> None:

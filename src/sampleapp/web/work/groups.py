@@ -49,6 +49,7 @@ from sampleapp.web.read.registry import LongPoll, OpenStreams, StreamKind
 from sampleapp.web.responses import Response, json_line
 from sampleapp.web.routing import Variant
 from sampleapp.web.server import Limits, Request
+from sampleapp.web.server.writer import LARGEST_PART
 from sampleapp.web.work.counts import WorkCounts
 
 _LOOK_S: Final = 0.5
@@ -216,17 +217,22 @@ class WorkGroups:
         :raise BodyNeedsTooMuchMemory: no request may have as much.
         """
         records = [message.record for message in lease.messages]
-        if request.reservation is not None:
-            # Records and lines are there at the same time.
-            request.reservation.resize(2 * memory_of(records))
-        lines: list[bytes] = []
+        reservation = request.reservation
+        if reservation is not None:
+            reservation.resize(memory_of(records))
+        parts = [json_line(new_lease(lease.token, lease.ends_ms)).removesuffix(b"}\n") + b',"messages":[']
         messages = iter(lease.messages)
         for some in slices_of(records):
-            if lines:
+            if len(parts) > 1:
                 await self._slices.next()
-            lines += map(leased_line, islice(messages, len(some)))
-        head = json_line(new_lease(lease.token, lease.ends_ms)).removesuffix(b"}\n")
-        return Response(HTTPStatus.OK, _HEADERS, b'%b,"messages":[%b]}\n' % (head, b",".join(lines)))
+                parts.append(b",")
+            parts.append(b",".join(map(leased_line, islice(messages, len(some)))))
+            if reservation is not None:
+                # Records and lines are there at the same time.
+                reservation.resize(reservation.size + len(parts[-1]))
+        parts.append(b"]}\n")
+        is_small = sum(map(len, parts)) < LARGEST_PART
+        return Response(HTTPStatus.OK, _HEADERS, b"".join(parts) if is_small else tuple(parts))
 
     async def _acknowledge(self, request: Request, topic: AuthorizedTopic, group: str) -> Response:
         results = _read(request, AckRequest)
