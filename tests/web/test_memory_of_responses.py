@@ -88,16 +88,15 @@ def test_a_page_that_is_not_read_counts_as_long_as_it_is(value):
 
 def test_a_lease_that_does_not_fit_once_it_is_encoded_is_given_back():
     service = WorkService(max_body_memory=4 * MIB)
-    links = []
-    for offset in range(3):
-        links.append(unread(service, "POST", "/topics/orders/groups/g/pull"))
-        if service.broker.asked[-1].method == "pull" and not service.broker.asked[-1].answer.called:
-            service.broker.asked[-1].answer.callback(lease_of(leased(offset, value=b"\x01" * (MIB // 4))))
-            pass_time(service)
+    links = [unread(service, "POST", "/topics/orders/groups/g/pull") for _ in range(3)]
+    for offset, pull in enumerate(list(service.broker.asked)):
+        pull.answer.callback(lease_of(leased(offset, value=b"\x01" * (MIB // 4))))
+        pass_time(service)
         assert reserved(service) <= 4 * MIB
     statuses = [int(link.read_all()[9:12]) for link in links]
     assert statuses.count(200) == 2
     assert statuses.count(503) == 1
+    assert [each.method for each in service.broker.asked].count("acknowledge") == 1
 
 
 class ManyTopics(PromptBroker):
