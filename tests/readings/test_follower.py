@@ -268,6 +268,7 @@ class Observer:
 
     def changed(self, changes, state):
         self.told += [(change.id, change.value) for change in changes]
+        return iter(())
 
 
 def test_changes_are_told_from_complete_readings_on_and_when_the_topic_is_made_again():

@@ -83,6 +83,8 @@ _NAMES = [f"{n}" for n in range(1000)]
 _BLOCK_KEYS = [
     *[name for name in _NAMES if crc32(name.encode()) % 2 and crc32(name.encode()) % 3][:40],
     *[name for name in _NAMES if crc32(name.encode()) % 6 == 0][:10],
+    # Some of these weigh as much as a block.
+    *[f"{n:0{length}}" for length in (70, 140) for n in range(4)],
 ]
 _block_changes = st.tuples(
     st.sampled_from(_BLOCK_KEYS), st.sampled_from([b"1", b"2", None, None]), st.integers(0, 99)

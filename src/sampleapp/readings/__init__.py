@@ -6,7 +6,7 @@ The collection has the latest value of each key of a topic. `collection` parses 
 in step with its topic and encodes it once for all requests that wait.
 """
 
-from sampleapp.readings.blocks import Representation, Snapshot
+from sampleapp.readings.blocks import LONG_ID, Representation, Snapshot, encode_gradually
 from sampleapp.readings.collection import NotAReading, Readings
 
-__all__ = ["NotAReading", "Readings", "Representation", "Snapshot"]
+__all__ = ["LONG_ID", "NotAReading", "Readings", "Representation", "Snapshot", "encode_gradually"]

@@ -1,8 +1,10 @@
 """
 The readings in order, cut into blocks; a block is encoded once for each change.
 
-A block ends after an id with a certain checksum, at the latest after `_LONGEST` times the usual number of
-readings since the last such end: rsync and restic cut files in the same way. So blocks depend on the ids and
+A block ends after an id with a certain checksum, at the latest when it has `_LONGEST` times the usual weight:
+rsync and restic cut files in the same way. A reading weighs 1, and 1 more for each 64 characters of its id,
+and a heavy one is as much more likely to end a block. One that weighs as much as a usual block is a block of
+its own, whose text is encoded in pieces. So a block has a limited length, and blocks depend on the ids and
 their order only. All processes that have the same readings in the same order have the same blocks, whatever
 was added and removed before. Adding or removing a reading changes its own block, and at most the blocks up to
 the next id with such a checksum.
@@ -32,15 +34,37 @@ from msgspec import Struct, field
 from sampleapp.model import MEDIA_TYPES, Reading, Version
 
 BLOCK_READINGS: Final = 512
-"""The average number of readings in a block: tens of kilobytes of text, encoded in about 0.2 ms."""
+"""The average weight of a block: tens of kilobytes of text, encoded in about 0.2 ms."""
 
 _LONGEST: Final = 4
-"""Without this limit, one of two thousand blocks would have more than seven times the usual number."""
+"""Without this limit, one of two thousand blocks would have more than seven times the usual weight."""
+_CHARACTERS: Final = 64
+"""The characters of an id that weigh as much as a reading without them."""
+LONG_ID: Final = 32 * 1024
+"""The characters of an id above which it is encoded in pieces, and those of a piece: in up to 0.7 ms."""
+_WORK_OF_READING: Final = 32
+"""Bytes of text that take as long to encode as what each reading takes besides its text."""
 _DIGEST_BYTES: Final = 16
 _ETAG_BYTES: Final = 12
 
 _encode = msgspec.json.Encoder().encode
 _get_sort_key = attrgetter("sort_key")
+
+
+def encode_gradually(reading_id: str, value: float | None, *, before: bytes) -> Iterator[bytes]:
+    """
+    Encode a reading with a long id in pieces; their sum is what encoding it at once gives.
+
+    :param value: ``None`` for an object with the id alone.
+    :param before: the beginning of the first piece.
+    """
+    start = before + b'{"id":"'
+    end = b'"}' if value is None else b'","value":%b}' % _encode(value)
+    for at in range(0, len(reading_id), LONG_ID):
+        is_last = at + LONG_ID >= len(reading_id)
+        piece = memoryview(_encode(reading_id[at : at + LONG_ID]))[1:-1]
+        yield b"".join((start, piece, end if is_last else b""))
+        start = b""
 
 
 class Representation(Struct, frozen=True, kw_only=True):
@@ -83,6 +107,10 @@ class Shown(Struct, gc=False, eq=False):
 _Sequence: TypeAlias = list[Shown] | tuple[Shown, ...]
 
 
+def _weigh(shown: Shown) -> int:
+    return 1 + len(shown.reading.id) // _CHARACTERS
+
+
 class _Part(Struct, eq=False, weakref=True):
     """The text of a block in one version: as it is now, or as it was at the moment of a snapshot."""
 
@@ -95,12 +123,19 @@ class _Part(Struct, eq=False, weakref=True):
     """The old values of readings that have a new value now, by their sort keys."""
     readings: list[Reading] | None = None
     """The readings to encode, once the block has other readings."""
-    text: bytes = b""
-    """JSON, beginning with the opening; empty until it is encoded."""
+    texts: list[bytes] = field(default_factory=list)
+    """JSON, beginning with the opening; in one piece unless an id is long."""
+    pieces: Iterator[bytes] | None = None
+    """The rest of the text, while it is encoded in pieces."""
+    hash: hashlib.blake2b | None = None
+    """The digest of the text so far."""
     digest: bytes = b""
+    """That of the whole text; empty until all of it is encoded."""
 
     def keep_value(self, shown: Shown) -> None:
         """Keep the value of a reading that is about to change."""
+        if self.shown is None:
+            return
         if self.before is None:
             self.before = {}
         self.before.setdefault(shown.sort_key, shown.reading)
@@ -117,16 +152,35 @@ class _Part(Struct, eq=False, weakref=True):
         self.shown = self.before = None
 
     def encode(self) -> int:
-        """Encode the text unless that is done; return the number of readings that were encoded."""
-        if self.text:
+        """
+        Encode the next piece of the text, or the digest after the last one.
+
+        :return: the work: the bytes of the text, and `_WORK_OF_READING` for each reading.
+        """
+        if self.digest:
             return 0
         self.keep_readings()
-        readings = self.readings or []
-        text = _encode([reading.value for reading in readings] if self.version == 1 else readings)
-        self.text = b"".join((self.opening, memoryview(text)[1:-1]))
-        self.digest = hashlib.blake2b(self.text, digest_size=_DIGEST_BYTES).digest()
-        self.readings = None
-        return len(readings)
+        if self.hash is None or self.pieces is None:
+            self.hash = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+            self.pieces = self._pieces(self.readings or [])
+        text = next(self.pieces, None)
+        if text is None:
+            self.digest = self.hash.digest()
+            self.readings = self.pieces = self.hash = None
+            return 0
+        self.hash.update(text)
+        self.texts.append(text)
+        return len(text) + _WORK_OF_READING * len(self.readings or ())
+
+    def _pieces(self, readings: list[Reading]) -> Iterator[bytes]:
+        if self.version == 1:
+            text = _encode([reading.value for reading in readings])
+        elif len(readings) == 1 and len(readings[0].id) > LONG_ID:
+            yield from encode_gradually(readings[0].id, readings[0].value, before=self.opening)
+            return
+        else:
+            text = _encode(readings)
+        yield b"".join((self.opening, memoryview(text)[1:-1]))
 
 
 class _Block(Struct, eq=False):
@@ -137,6 +191,8 @@ class _Block(Struct, eq=False):
     The garbage collector skips tuples of objects that cannot be in cycles. But it visits each item of a list,
     which takes 30 ms for a million.
     """
+    weight: int = 0
+    """The sum of the weights of its readings."""
     has_end: bool = False
     """True if a block ends after the id of the last reading."""
     parts: dict[Version, _Part] = field(default_factory=dict)
@@ -161,7 +217,7 @@ class _Block(Struct, eq=False):
             left = []
             for each in self.past:
                 part = each()
-                if part is not None and not part.text:
+                if part is not None and not part.digest:
                     part.keep_value(shown)
                     left.append(each)
             self.past = left
@@ -193,26 +249,29 @@ class Snapshot:
         self.representations = representations
         self._version = version
         self._parts = parts
-        self._left = [part for part in parts if not part.text]
+        self._left = [part for part in parts if not part.digest]
 
     def encode(self, *, at_once: int) -> bool:
         """
-        Encode some more blocks.
+        Encode some more blocks, or pieces of them.
 
-        :param at_once: the number of readings after which to stop, at the end of a block.
+        :param at_once: the work after which to stop: about the bytes of text. One more block or piece has up
+            to a megabyte, and normally tens of kilobytes.
         :return: true when everything is encoded.
         """
-        count = 0
-        while self._left and count < at_once:
-            count += self._left.pop().encode()
-        return not self._left
+        left, work = self._left, 0
+        while left and work < at_once:
+            work += left[-1].encode()
+            if left[-1].digest:
+                left.pop()
+        return not left
 
     def representation(self) -> Representation:
         """Return the whole representation; encode the rest first."""
-        while self._left:
-            self._left.pop().encode()
+        while not self.encode(at_once=1):
+            pass
         version = self._version
-        parts = [part.text for part in self._parts]
+        parts = [text for part in self._parts for text in part.texts]
         if len(parts) > 1:
             parts.append(b"]")
         else:
@@ -230,7 +289,7 @@ class Blocks:
     """Readings in the order of their sort keys, and their text in both versions."""
 
     def __init__(self, *, block_readings: int = BLOCK_READINGS) -> None:
-        """:param block_readings: the average number of readings in a block; the same in all processes."""
+        """:param block_readings: the average weight of a block; the same in all processes."""
         self._usual = block_readings
         self._most = _LONGEST * block_readings
         self._blocks: list[_Block] = []
@@ -240,6 +299,9 @@ class Blocks:
         self.is_encoded = False
         """True once any block may be encoded. Before that, `change` need not be called."""
 
+    def __len__(self) -> int:
+        return len(self._blocks)
+
     def add(self, shown: Shown) -> None:
         """Insert a reading by its sort key."""
         if shown.sort_key < self._last_sort_key:
@@ -247,8 +309,10 @@ class Blocks:
             return
         # Nearly all readings are appended here while a long topic is read.
         self._last_sort_key = shown.sort_key
-        blocks = self._blocks
-        if not blocks or blocks[-1].has_end or len(blocks[-1].shown) >= self._most:
+        blocks, weight = self._blocks, _weigh(shown)
+        if not blocks or self._is_full(blocks[-1]) or weight >= self._usual:
+            if blocks:
+                blocks[-1].shown = tuple(blocks[-1].shown)
             self._put(len(blocks), _Block([]), shown.sort_key)
         block = blocks[-1]
         if block.parts or block.past:
@@ -256,8 +320,9 @@ class Blocks:
         if isinstance(block.shown, tuple):
             block.shown = list(block.shown)
         block.shown.append(shown)
-        block.has_end = self._is_end(shown)
-        if self._is_whole(block):
+        block.weight += weight
+        block.has_end = self._is_end(shown, weight)
+        if self._is_full(block):
             block.shown = tuple(block.shown)
 
     def change(self, shown: Shown) -> None:
@@ -272,6 +337,7 @@ class Blocks:
         block.rearrange()
         shown_now = tuple(block.shown)
         block.shown = shown_now[:at] + shown_now[at + 1 :]
+        block.weight -= _weigh(shown)
         if at == len(block.shown):
             block.has_end = False
         if block.shown:
@@ -279,16 +345,21 @@ class Blocks:
             self._mend(number)
         else:
             self._drop(number)
+            # It may have ended before a long id only.
+            self._mend(max(0, number - 1))
         self._last_sort_key = self._blocks[-1].shown[-1].sort_key if self._blocks else -1
 
     def after(self, sort_key: int, *, most: int) -> list[Reading] | None:
-        """Return the readings after a sort key, in order; ``None`` if there are more than ``most``."""
+        """Return the readings after a sort key, in order; ``None`` if they weigh more than ``most``."""
         found: list[Reading] = []
+        weight = 0
         for block in self._blocks[self._find_block(sort_key) :]:
             begin = bisect_right(block.shown, sort_key, key=_get_sort_key)
-            found += [shown.reading for shown in block.shown[begin:]]
-            if len(found) > most:
-                return None
+            for shown in block.shown[begin:]:
+                weight += _weigh(shown)
+                if weight > most:
+                    return None
+                found.append(shown.reading)
         return found
 
     def snapshot(self, version: Version, representations: dict[Version, Representation]) -> Snapshot:
@@ -306,71 +377,96 @@ class Blocks:
         Readings may be added, changed and removed in the pauses. A block that has changed after it was
         encoded is left for snapshots, so that this ends.
 
-        :param at_once: the number of readings after which to pause, at the end of a block.
+        :param at_once: the work after which to pause; see `Snapshot.encode`.
         """
         self.is_encoded = True
         reached = -1
-        count = 0
+        work = 0
         while (number := bisect_right(self._firsts, reached)) < len(self._blocks):
             block = self._blocks[number]
-            for version in MEDIA_TYPES:
-                block.part(version, b"," if number else b"[").encode()
             reached = block.shown[-1].sort_key
-            count += len(block.shown)
-            if count >= at_once:
-                count = 0
-                yield
+            for part in [block.part(version, b"," if number else b"[") for version in MEDIA_TYPES]:
+                while not part.digest:
+                    work += part.encode()
+                    if work >= at_once:
+                        work = 0
+                        yield
 
     def _insert(self, shown: Shown) -> None:
-        number = self._find_block(shown.sort_key)
+        number, weight = self._find_block(shown.sort_key), _weigh(shown)
         block = self._blocks[number]
         at = bisect_right(block.shown, shown.sort_key, key=_get_sort_key)
-        if at == len(block.shown):
-            # A reading that is not the last of all belongs to the next block, since this one is whole.
+        if at == len(block.shown) and self._is_full(block):
+            # A reading that is not the last of all belongs to the next block.
             number, at = number + 1, 0
             block = self._blocks[number]
-        if self._is_end(shown):
-            before = (*block.shown[:at], shown)
-            if at:
-                block.shown = tuple(block.shown[at:])
-                block.rearrange()
-                self._firsts[number] = block.shown[0].sort_key
-            self._put(number, _Block(before, has_end=True), before[0].sort_key)
-            self._mend(number + 1)
+        before, after = tuple(block.shown[:at]), tuple(block.shown[at:])
+        is_end = self._is_end(shown, weight)
+        if weight >= self._usual:
+            pieces = [(before, False), ((shown,), True), (after, block.has_end)]
+        elif is_end or self._is_large(block):
+            pieces = [((*before, shown), is_end), (after, block.has_end)]
         else:
-            block.rearrange()
-            block.shown = (*block.shown[:at], shown, *block.shown[at:])
-            self._firsts[number] = block.shown[0].sort_key
-            self._mend(number)
+            pieces = [((*before, shown, *after), block.has_end)]
+        block.weight += weight
+        self._split(number, [each for each in pieces if each[0]], keep_first=not after)
+
+    def _split(self, number: int, pieces: list[tuple[tuple[Shown, ...], bool]], *, keep_first: bool) -> None:
+        """
+        Replace the readings of a block by those of one or several blocks.
+
+        :param pieces: the readings of each, and whether the last of these ends a block. The block has the
+            weight of all of them.
+        :param keep_first: true if the first piece, and not the last, may be the readings of the block.
+        """
+        block = self._blocks[number]
+        kept = 0 if keep_first else len(pieces) - 1
+        for index, (readings, has_end) in enumerate(pieces):
+            if index != kept:
+                made = _Block(readings, sum(map(_weigh, readings)), has_end)
+                block.weight -= made.weight
+                self._put(number + index, made, readings[0].sort_key)
+            elif len(readings) != len(block.shown):
+                block.rearrange()
+                block.shown, block.has_end = readings, has_end
+                self._firsts[number + index] = readings[0].sort_key
+        self._mend(number + len(pieces) - 1)
 
     def _mend(self, number: int) -> None:
         """Move readings between this block and the following ones until all have the right ends."""
         while number < len(self._blocks):
             block = self._blocks[number]
-            missing = self._most - len(block.shown)
-            if missing < 0:
-                self._push(number, -missing)
+            if block.weight - _weigh(block.shown[-1]) >= self._most:
+                self._push(number, _count(block.shown, self._most))
                 number += 1
-            elif self._is_whole(block) or number + 1 == len(self._blocks):
+            elif self._is_full(block) or number + 1 == len(self._blocks):
                 return
-            elif missing < len(self._blocks[number + 1].shown):
-                self._pull(number, missing)
-                number += 1
             else:
-                self._join(number)
+                following = self._blocks[number + 1]
+                if self._is_large(following):
+                    return
+                count = _count(following.shown, self._most - block.weight)
+                if count < len(following.shown):
+                    self._pull(number, count)
+                    number += 1
+                else:
+                    self._join(number)
 
     def _push(self, number: int, count: int) -> None:
-        """Move the last readings of a block to the next one of the same run, or to a new one."""
+        """Move all readings of a block but the first to the next block of the same run, or to a new one."""
         block = self._blocks[number]
-        moved = tuple(block.shown[-count:])
-        block.shown = tuple(block.shown[:-count])
-        if block.has_end or number + 1 == len(self._blocks):
-            self._put(number + 1, _Block(moved, has_end=block.has_end), moved[0].sort_key)
+        moved = tuple(block.shown[count:])
+        weight = sum(map(_weigh, moved))
+        block.shown = tuple(block.shown[:count])
+        block.weight -= weight
+        following = self._blocks[number + 1] if number + 1 < len(self._blocks) else None
+        if block.has_end or following is None or self._is_large(following):
+            self._put(number + 1, _Block(moved, weight, block.has_end), moved[0].sort_key)
             block.has_end = False
         else:
-            following = self._blocks[number + 1]
             following.rearrange()
             following.shown = (*moved, *following.shown)
+            following.weight += weight
             self._firsts[number + 1] = moved[0].sort_key
 
     def _pull(self, number: int, count: int) -> None:
@@ -378,8 +474,12 @@ class Blocks:
         block, following = self._blocks[number : number + 2]
         block.rearrange()
         following.rearrange()
-        block.shown = (*block.shown, *following.shown[:count])
+        moved = tuple(following.shown[:count])
+        weight = sum(map(_weigh, moved))
+        block.shown = (*block.shown, *moved)
+        block.weight += weight
         following.shown = tuple(following.shown[count:])
+        following.weight -= weight
         self._firsts[number + 1] = following.shown[0].sort_key
 
     def _join(self, number: int) -> None:
@@ -388,6 +488,7 @@ class Blocks:
         block.rearrange()
         following.rearrange()
         block.shown = (*block.shown, *following.shown)
+        block.weight += following.weight
         block.has_end = following.has_end
         self._drop(number + 1)
 
@@ -407,8 +508,21 @@ class Blocks:
     def _find_block(self, sort_key: int) -> int:
         return max(0, bisect_right(self._firsts, sort_key) - 1)
 
-    def _is_whole(self, block: _Block) -> bool:
-        return block.has_end or len(block.shown) >= self._most
+    def _is_full(self, block: _Block) -> bool:
+        return block.has_end or block.weight >= self._most
 
-    def _is_end(self, shown: Shown) -> bool:
-        return crc32(shown.reading.id.encode()) % self._usual == 0
+    def _is_large(self, block: _Block) -> bool:
+        """Return whether a block has one reading only, with a long id."""
+        return _weigh(block.shown[0]) >= self._usual
+
+    def _is_end(self, shown: Shown, weight: int) -> bool:
+        return weight >= self._usual or crc32(shown.reading.id.encode()) % self._usual < weight
+
+
+def _count(shown: _Sequence, weight: int) -> int:
+    """Return the number of first readings that have a weight together; of all if they have not."""
+    for count, each in enumerate(shown, 1):
+        weight -= _weigh(each)
+        if weight <= 0:
+            return count
+    return len(shown)

@@ -9,6 +9,7 @@ pauses, so that they take about a tenth of the time of the process.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final, Protocol, TypeAlias
@@ -25,12 +26,12 @@ from sampleapp.readings.collection import Readings
 
 _SINGLY: Final = 16
 """The most changes of a group that are told one by one."""
-_READINGS_SINGLY: Final = 32_768
-"""The most readings of a collection for that: a snapshot takes about 6 us for its 64 blocks."""
-_ENCODED_AT_ONCE: Final = 1024
-"""Readings that are encoded before the time is looked at: about 0.5 ms."""
+_BLOCKS_SINGLY: Final = 100
+"""The most blocks of a collection for that: a snapshot takes about 10 us for them."""
+_ENCODED_AT_ONCE: Final = 64 * 1024
+"""Work before the time is looked at, as `Snapshot.encode` counts it: some 1,000 readings, in about 0.5 ms."""
 _TOLD_AT_ONCE: Final = 500
-"""Changes that are told in one call: they are encoded in about 1 ms."""
+"""Changes that are told in one call: they are encoded in about 1 ms, if their ids are not long."""
 _PAUSE: Final = 9
 """A pause takes this many times as long as the group before it took to make,"""
 _LONGEST_PAUSE_S: Final = 1.0
@@ -67,12 +68,14 @@ class IChangesObserver(Protocol):
     def began(self, state: ReadingsState) -> None:
         """Start from a state: at the beginning, and when the topic was deleted and made again."""
 
-    def changed(self, changes: Sequence[Change], state: ReadingsState | None) -> None:
+    def changed(self, changes: Sequence[Change], state: ReadingsState | None) -> Iterator[None]:
         """
         Learn of the next changes: an observer that applies them in their order has the collection's order.
 
         :param changes: none if a group has only readings that are gone again.
         :param state: the collection after them; ``None`` if more of the same group follow.
+        :return: the steps of the observer's work, each of less than a millisecond. They may be left undone
+            once it is ignored.
         """
 
 
@@ -191,7 +194,7 @@ class Changes:
 
     @staticmethod
     def _most_singly(readings: Readings) -> int:
-        return _SINGLY if len(readings) <= _READINGS_SINGLY else 1
+        return _SINGLY if readings.blocks <= _BLOCKS_SINGLY else 1
 
     def _step(self) -> float | None:
         """Tell some more; pause after each group. See `SlicedWork`."""
@@ -246,12 +249,15 @@ def _encode(snapshot: Snapshot) -> Iterator[None]:
 
 def _tell_singly(observer: IChangesObserver, singly: Sequence[_Single]) -> Iterator[None]:
     changes = []
-    for change, snapshot, number in singly:
+    waiting = deque(singly)
+    while waiting:
+        # A snapshot is dropped once it has told its tag: each has the whole text of a block of its own.
+        change, snapshot, number = waiting.popleft()
         yield from _encode(snapshot)
         state = ReadingsState(snapshot.representation(), number)
         changes.append(replace(change, etag=state.representation.etag))
         yield
-    observer.changed(changes, state)
+    yield from observer.changed(changes, state)
     yield
 
 
@@ -260,12 +266,12 @@ def _tell_group(
 ) -> Iterator[None]:
     some = list(islice(changes, _TOLD_AT_ONCE))
     while subscription := list(islice(changes, _TOLD_AT_ONCE)):
-        observer.changed(some, None)
+        yield from observer.changed(some, None)
         some = subscription
         yield
     if some:
         some[-1] = replace(some[-1], etag=state.representation.etag)
-    observer.changed(some, state)
+    yield from observer.changed(some, state)
     yield
 
 

@@ -84,7 +84,7 @@ _SEVERAL: Final = -1
 _MOST_REMOVED: Final = 20_000
 """The most removed ids that are remembered: about six megabytes."""
 _MOST_AFTER_NEW: Final = 500
-"""The most readings after a new one that `OnChange` gets: tens of kilobytes of events."""
+"""The most weight of the readings after a new one that `OnChange` gets: tens of kilobytes of events."""
 _TABLES: Final = 61
 """
 The number of tables: enlarging a single one with a million entries takes 30 ms in one step.
@@ -146,7 +146,7 @@ class Readings:
     """
 
     def __init__(self, *, block_readings: int = BLOCK_READINGS) -> None:
-        """:param block_readings: the average number of readings that are encoded together: see `Blocks`."""
+        """:param block_readings: the average weight of readings that are encoded together: see `Blocks`."""
         self._tables: tuple[dict[str, Shown], ...] = tuple({} for _ in range(_TABLES))
         self._blocks = Blocks(block_readings=block_readings)
         # The parts of ids that are in several partitions, and of removed ids.
@@ -158,6 +158,11 @@ class Readings:
 
     def __len__(self) -> int:
         return sum(map(len, self._tables))
+
+    @property
+    def blocks(self) -> int:
+        """The number of blocks that are encoded each by itself: a snapshot takes 0.1 us for each."""
+        return len(self._blocks)
 
     def apply(self, record: ConsumerRecord) -> None:
         """

@@ -9,7 +9,7 @@ slow, and the stream begins again with all readings.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Final, TypeAlias
 from weakref import ref
@@ -26,7 +26,7 @@ from sampleapp.messages.queries import (
     unknown_parameters,
 )
 from sampleapp.model import MEDIA_TYPES, Reading, Version
-from sampleapp.readings import Representation
+from sampleapp.readings import LONG_ID, Representation, encode_gradually
 from sampleapp.readings.changes import Change, Changes, ReadingsState
 from sampleapp.records.event_stream import (
     END_OF_EVENT,
@@ -160,6 +160,8 @@ _LOG_ENTRY_BYTES: Final = 300
 """The memory of an event in the log beside its bytes: its objects, and the tag after it."""
 _WRITTEN_AT_ONCE: Final = 64 * 1024
 """Bytes for one client in one turn of the reactor, so that a large collection delays nobody else."""
+_ENCODED_AT_ONCE: Final = 64 * 1024
+"""Bytes of events that are encoded in one step."""
 _KEPT_WHOLE: Final = 1024 * 1024
 """The most bytes of a collection that are kept as an event while no stream is writing it."""
 
@@ -223,7 +225,7 @@ class ChangesResource:
         if not self._open:
             self.changes.ignore()
             self.state = None
-            self._log_of_events.clear()
+            self._log_of_events.clear(self.budget)
 
     def write_later(self, stream: ChangeStream) -> None:
         """Let a stream write on in the next turn of the reactor."""
@@ -238,16 +240,30 @@ class ChangesResource:
 
     def began(self, state: ReadingsState) -> None:
         """Let all streams begin from a state."""
-        self._log_of_events.clear()
+        self._log_of_events.clear(self.budget)
         self._set_state(state)
         self._open.begin()
 
-    def changed(self, changes: Sequence[Change], state: ReadingsState | None) -> None:
-        """Encode changes, once for all streams."""
-        if changes:
-            data = b"".join(map(_encode_change, changes))
-            etag = changes[-1].etag
-            self._log_of_events.append(Event(data), len(changes), "" if etag is None else _id_of(etag))
+    def changed(self, changes: Sequence[Change], state: ReadingsState | None) -> Iterator[None]:
+        """Encode changes in steps, once for all streams."""
+        events: list[bytes] = []
+        size = 0
+        for number, change in enumerate(changes, 1):
+            if len(change.id) > LONG_ID:
+                parts = []
+                for part in _long_change(change):
+                    parts.append(Event(part))
+                    yield
+                tag = _tag_of(change)
+                self._log_of_events.append(_LongEvent(parts, tag), 1, tag, self.budget)
+                continue
+            events.append(_encode_change(change))
+            size += len(events[-1])
+            if number == len(changes) or size >= _ENCODED_AT_ONCE or len(changes[number].id) > LONG_ID:
+                event = Event(b"".join(events))
+                self._log_of_events.append(event, len(events), _tag_of(change), self.budget)
+                events, size = [], 0
+                yield
         if state is not None:
             self._set_state(state)
         self._open.begin()
@@ -278,8 +294,8 @@ class ChangeStream(EventStream):
         # The index in the log; None for a stream that must begin from a state, which is not older than this.
         self._log_index: int | None = None
         self._least_number = resource.changes.number
-        # The event with all readings that is being written, and the number of its next part.
-        self._whole: _Whole | None = None
+        # The long event that is being written, and the number of its next part.
+        self._partial: _Whole | _LongEvent | None = None
         self._next_part = 0
 
     def started(self) -> None:
@@ -294,15 +310,15 @@ class ChangeStream(EventStream):
 
     def present_id(self) -> Event | None:
         """Return the tag of the client's copy."""
-        return Event(encode_id(self._tag)) if self._tag and self._whole is None else None
+        return Event(encode_id(self._tag)) if self._tag and self._partial is None else None
 
     def is_between_events(self) -> bool:
-        """Return false while the readings are written in part only."""
-        return self._whole is None
+        """Return false while a long event is written in part only."""
+        return self._partial is None
 
     def ended(self) -> None:
         """Leave the others."""
-        self._whole = None
+        self._partial = None
         self._resource.remove(self)
 
     def visit(self, now_s: float) -> None:
@@ -310,8 +326,8 @@ class ChangeStream(EventStream):
         super().visit(now_s)
         budget = self._resource.budget
         if (
-            self._whole is not None
-            and self._whole.body.is_replaced
+            self._partial is not None
+            and self._partial.is_replaced
             and budget is not None
             and not budget.has_room(0)
         ):
@@ -321,8 +337,8 @@ class ChangeStream(EventStream):
         """Write what the client does not have yet, but only some of a large collection."""
         left = _WRITTEN_AT_ONCE
         while self.can_write and left > 0:
-            if self._whole is not None:
-                left -= self._write_part(self._whole)
+            if self._partial is not None:
+                left -= self._write_part(self._partial)
             elif self._log_index is None:
                 if not self._begin_from_state():
                     return
@@ -348,15 +364,15 @@ class ChangeStream(EventStream):
         self._log_index = start.index
         if start.tag != self._tag:
             self._tag = ""
-            self._whole, self._next_part = start.whole(), 0
+            self._partial, self._next_part = start.whole(), 0
         return True
 
-    def _write_part(self, whole: _Whole) -> int:
+    def _write_part(self, whole: _Whole | _LongEvent) -> int:
         event = whole.part(self._next_part)
         self._next_part += 1
         is_last = self._next_part == whole.count
         if is_last:
-            self._whole, self._tag = None, whole.tag
+            self._partial, self._tag = None, whole.tag
         self.write(event, int(is_last))
         return len(event)
 
@@ -368,17 +384,50 @@ class ChangeStream(EventStream):
             return 1
         if index == events.end:
             return 0
-        event, count, self._tag = events[index]
+        event, count, tag = events[index]
         self._log_index = index + 1
+        if isinstance(event, _LongEvent):
+            self._partial, self._next_part = event, 0
+            return self._write_part(event)
+        self._tag = tag
         self.write(event, count)
         return len(event)
+
+
+class _LongEvent:
+    """The change of a reading with a long id, in parts."""
+
+    def __init__(self, parts: Sequence[Event], tag: str) -> None:
+        self._parts = parts
+        self.part: Final = parts.__getitem__
+        self.count = len(parts)
+        """The number of parts."""
+        self.tag: Final = tag
+        """The id of the event."""
+        self._length = sum(map(len, parts))
+        self.is_replaced = False
+        """True if it has left the log, and is there only for clients that read it slowly."""
+
+    def __len__(self) -> int:
+        """Return the length of all parts, in bytes."""
+        return self._length
+
+    def replace(self, budget: Budget | None) -> None:
+        """Count its memory as long as a client reads it: it leaves the log."""
+        self.is_replaced = True
+        if budget is not None:
+            for part in self._parts:
+                part.hold(budget)
+
+
+_Logged: TypeAlias = Event | _LongEvent
 
 
 class _EventLog:
     """The latest events, up to a limit of memory. Each has an index, a number that grows by one."""
 
     def __init__(self) -> None:
-        self._events: deque[tuple[Event, int, str]] = deque()
+        self._events: deque[tuple[_Logged, int, str]] = deque()
         self._bytes = 0
         self.start = 0
         """The index of the first event that is kept."""
@@ -389,27 +438,33 @@ class _EventLog:
         """The index of the next event."""
         return self.start + len(self._events)
 
-    def __getitem__(self, index: int) -> tuple[Event, int, str]:
+    def __getitem__(self, index: int) -> tuple[_Logged, int, str]:
         """Return an event, the number of changes in it, and the tag after it, which may be empty."""
         return self._events[index - self.start]
 
-    def append(self, event: Event, count: int, tag: str) -> None:
-        """Add an event, and drop the oldest ones over the limit."""
+    def append(self, event: _Logged, count: int, tag: str, budget: Budget | None) -> None:
+        """
+        Add an event, and drop the oldest ones over the limit.
+
+        :param budget: for those that are there only for clients that read them slowly.
+        """
         self._events.append((event, count, tag))
         self._bytes += len(event) + _LOG_ENTRY_BYTES
         while self._bytes > self.limit and len(self._events) > 1:
-            self._drop()
+            self._drop(budget)
 
-    def clear(self) -> None:
+    def clear(self, budget: Budget | None) -> None:
         """Drop all events. No stream continues across this index."""
-        self.start = self.end + 1
-        self._events.clear()
-        self._bytes = 0
+        while self._events:
+            self._drop(budget)
+        self.start += 1
 
-    def _drop(self) -> None:
+    def _drop(self, budget: Budget | None) -> None:
         event, _, _ = self._events.popleft()
         self._bytes -= len(event) + _LOG_ENTRY_BYTES
         self.start += 1
+        if isinstance(event, _LongEvent):
+            event.replace(budget)
 
 
 class _Start:
@@ -454,6 +509,11 @@ class _Whole:
         self.tag: Final = tag
         """The id of the event."""
 
+    @property
+    def is_replaced(self) -> bool:
+        """True if it is there only for clients that read it slowly."""
+        return self.body.is_replaced
+
     def part(self, number: int) -> Event:
         """Return a part; those before it have been asked for."""
         if number == len(self._parts):
@@ -467,12 +527,24 @@ class _Whole:
 
 
 def _encode_change(change: Change) -> bytes:
-    event_id = "" if change.etag is None else _id_of(change.etag)
     if change.value is None:
         data, event = _encode({"id": change.id}), _REMOVED
     else:
         data, event = _encode(Reading(change.id, change.value)), _READING
-    return encode_event(escape_line_ends(data), event=event, event_id=event_id)
+    return encode_event(escape_line_ends(data), event=event, event_id=_tag_of(change))
+
+
+def _long_change(change: Change) -> Iterator[bytes]:
+    """Encode the event of a reading with a long id in parts."""
+    event = _REMOVED if change.value is None else _READING
+    before = begin_event(event=event, event_id=_tag_of(change))
+    for part in encode_gradually(change.id, change.value, before=before):
+        yield escape_line_ends(part)
+    yield END_OF_EVENT
+
+
+def _tag_of(change: Change) -> str:
+    return "" if change.etag is None else _id_of(change.etag)
 
 
 def _id_of(etag: str) -> str:
