@@ -8,7 +8,7 @@ is immutable, and every time is an integer of milliseconds since the epoch.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Annotated, Final, Literal, Self, TypeAlias
 
@@ -263,14 +263,18 @@ class ConsumerRecord(Struct, frozen=True, kw_only=True, gc=False):
         """The position after it, with its leader epoch."""
         return with_epoch(self.offset + 1, self.leader_epoch)
 
-    def matches(self, key: bytes | None, headers: Iterable[tuple[str, bytes]]) -> bool:
+    def matches(self, key: bytes | None, headers: Sequence[tuple[str, bytes]]) -> bool:
         """
         Check the key and headers.
 
         :param key: the key that it must have; ``None`` for any key, or none.
         :param headers: the headers that it must all have.
         """
-        return (key is None or self.key == key) and all(map(self.headers.__contains__, headers))
+        if key is not None and self.key != key:
+            return False
+        if len(headers) > 1:
+            return set(self.headers).issuperset(headers)
+        return not headers or headers[0] in self.headers
 
     @property
     def size(self) -> int:

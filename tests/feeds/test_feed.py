@@ -5,8 +5,8 @@ from __future__ import annotations
 from twisted.internet.task import Clock
 
 from sampleapp.brokers.memory import MemoryBroker
-from sampleapp.feeds.broadcast import Selection, Subscribers
-from sampleapp.feeds.feed import Feed
+from sampleapp.feeds.broadcast import WORK_AT_ONCE, Selection, Subscribers
+from sampleapp.feeds.feed import Feed, Joining
 from sampleapp.model import ConsumerRecord
 from tests.feeds.test_broadcast import Stream
 from tests.support.brokers import record
@@ -19,12 +19,12 @@ class CountingAudience(Subscribers):
         super().__init__(make_event=bytes)
         self.counts = []
 
-    def take(self, partition, records):
-        self.counts.append(len(records) * self.selections)
-        super().take(partition, records)
+    def take_some(self):
+        self.counts.append(super().take_some())
+        return self.counts[-1]
 
 
-def test_the_more_partitions_are_chosen_differently_the_fewer_records_are_taken_at_once():
+def test_however_differently_partitions_are_chosen_the_work_of_one_step_is_bounded():
     clock = Clock()
     broker = MemoryBroker(clock=clock)
     broker.start()
@@ -39,7 +39,7 @@ def test_the_more_partitions_are_chosen_differently_the_fewer_records_are_taken_
         broker.publish(record("t", b"%d" % number))
     clock.pump([0] * 1000)
     assert {tuple(stream.offsets) for stream in streams} == {tuple(range(1, 301))}
-    assert max(subscribers.counts) <= 800
+    assert max(subscribers.counts) <= WORK_AT_ONCE + 1
 
 
 def test_a_feed_that_is_stopped_while_it_passes_on_sends_nothing_more_and_ends_once():
@@ -158,3 +158,38 @@ def test_records_that_are_taken_few_at_a_time_do_not_let_more_of_them_wait():
     take_turns(clock)
     feed.records_received(large(61, 1180))
     assert feed.overruns == 1
+
+
+def test_who_joins_or_is_quiet_while_a_record_is_taken_for_many_others_misses_nothing():
+    clock = ClockInTurns()
+    broker = MemoryBroker(clock=clock)
+    broker.start()
+    broker.publish(record("t", b"first"))
+    subscribers = Subscribers(make_event=bytes)
+    feed = Feed("t", broker=broker, clock=clock, subscribers=subscribers, unused=lambda _: None)
+    for _ in range(10):
+        clock.take()
+    streams = [Stream() for _ in range(10 * WORK_AT_ONCE)]
+    for number, stream in enumerate(streams, 1):
+        feed.join(stream, {0: 1}, Selection("id", skipped=frozenset([number])))
+
+    def take_until(is_done):
+        for _ in range(10 * len(streams)):
+            if is_done():
+                return
+            clock.take()
+        raise AssertionError
+
+    assert feed.heartbeat(streams[-1]) is not None
+    broker.publish(record("t", b"second"))
+    take_until(lambda: subscribers.is_taking)
+    late = Stream()
+    assert feed.heartbeat(streams[-1]) is None
+    assert feed.join(late, {0: 1}, Selection("id")) == (Joining.AHEAD, ())
+    take_until(lambda: not subscribers.is_taking)
+    joining, missed = feed.join(late, {0: 1}, Selection("id"))
+    assert (joining, [each.offset for each in missed]) == (Joining.JOINED, [1])
+    broker.publish(record("t", b"third"))
+    take_until(lambda: late.offsets and not subscribers.is_busy)
+    assert {tuple(stream.offsets) for stream in streams} == {(1, 2)}
+    assert late.offsets == [2]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final
 
@@ -308,7 +308,7 @@ class Printer:
         follow: bool,
         limit: int | None,
         key: bytes | None = None,
-        headers: Iterable[tuple[str, bytes]] = (),
+        headers: Sequence[tuple[str, bytes]] = (),
     ) -> None:
         """
         :param follow: True to go on after all existing records have been printed.

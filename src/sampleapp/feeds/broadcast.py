@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from itertools import chain, islice
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -32,12 +33,17 @@ def record_events(records: Iterable[ConsumerRecord]) -> list[bytes]:
     return [b"%b%b%b" % (_START, record_line(record), END_OF_EVENT) for record in records]
 
 
+WORK_AT_ONCE: Final = 800
+"""The work for records in one step, as `Subscribers.take_some` counts it: 1 or 2 ms."""
 _LARGE: Final = 8 * 1024
 """Bytes of events above which each subscriber is asked for room: what it does not take stays in memory."""
+Header: TypeAlias = "tuple[str, bytes | None]"
 Headers: TypeAlias = "tuple[tuple[str, bytes], ...]"
 _Name: TypeAlias = "tuple[bytes | None, Headers]"
 _SKIPPED: Final = b"-"
 _NONE: Final[frozenset[int]] = frozenset()
+_NO_HEADERS: Final[frozenset[Header]] = frozenset()
+_OVER: Final = object()
 
 
 class Selection(Struct, frozen=True):
@@ -116,6 +122,7 @@ class SubscriberGroup:
         "broadcast",
         "headers",
         "key",
+        "wanted",
     )
 
     _log = Logger()
@@ -124,6 +131,8 @@ class SubscriberGroup:
         self.broadcast: Final = broadcast
         self.key: Final = key
         self.headers: Final = headers
+        self.wanted: Final = frozenset(headers)
+        """The same headers."""
         self._members: dict[Subscriber, None] = {}
         self._fragments: list[tuple[bytes, bytes]] = []
         self._chunks: deque[_Chunk] = deque()
@@ -257,7 +266,7 @@ class Broadcast:
         self.everything: SubscriberGroup | None = None
         self.by_key: dict[bytes, SubscriberGroup] = {}
         # By one of the headers of each: a record must not be compared with those of all groups.
-        self.by_header: dict[tuple[str, bytes | None], dict[_Name, SubscriberGroup]] = {}
+        self.by_header: dict[Header, dict[_Name, SubscriberGroup]] = {}
         self._parts: list[bytes] = []
         self._position: bytes | None = None
         self.heartbeat: Any = None
@@ -268,6 +277,11 @@ class Broadcast:
             self._set(partition, _SKIPPED)
         self.has_frequent_ids = len(self.position) <= MAX_FREQUENT_ID
         """True if each event has an id: it is short."""
+
+    @property
+    def has_groups(self) -> bool:
+        """True if there is a group."""
+        return self.everything is not None or bool(self.by_key) or bool(self.by_header)
 
     @property
     def groups(self) -> list[SubscriberGroup]:
@@ -327,14 +341,10 @@ class Broadcast:
         self.by_header.setdefault(header, {})[name] = group
         return group
 
-    def groups_for(self, record: ConsumerRecord) -> list[SubscriberGroup]:
-        """Return the groups for headers that a record has."""
-        return [
-            group
-            for header in dict.fromkeys(record.headers)
-            for group in self.by_header.get(header, {}).values()
-            if record.matches(group.key, group.headers)
-        ]
+    def candidates(self, headers: AbstractSet[Header]) -> list[SubscriberGroup]:
+        """Return the groups for headers of which a record has at least one: each must be compared."""
+        by_header = self.by_header
+        return [group for header in by_header.keys() & headers for group in by_header[header].values()]
 
     def drop(self, group: SubscriberGroup) -> None:
         """Forget an empty group."""
@@ -370,14 +380,11 @@ class Subscribers:
         self._make_event: Final = make_event
         self._broadcasts: dict[Selection, Broadcast] = {}
         self._busy: OrderedDict[SubscriberGroup, None] = OrderedDict()
+        self._taking: Generator[None, None, None] | None = None
+        self._work = 0
 
     def __bool__(self) -> bool:
         return bool(self._broadcasts) or bool(self._busy)
-
-    @property
-    def selections(self) -> int:
-        """The number of different partitions that subscribers have chosen."""
-        return len(self._broadcasts)
 
     @property
     def is_busy(self) -> bool:
@@ -405,39 +412,79 @@ class Subscribers:
             if not group and not group.has_unsent:
                 self._drop(group)
 
-    def take(self, partition: int, records: Sequence[ConsumerRecord]) -> None:
-        """Encode records of a partition, once for all, and add them to all groups that they are for."""
-        events: list[bytes] | None = None
-        for broadcast in self._broadcasts.values():
+    @property
+    def is_taking(self) -> bool:
+        """True if `take_some` has something to do. Until then, nothing is passed on, and nobody may join."""
+        return self._taking is not None
+
+    def take(self, partition: int, records: Sequence[ConsumerRecord]) -> int:
+        """
+        Begin to encode records of a partition, once for all, and to add them to all groups that they are for.
+
+        :return: the work that was done; see `take_some`.
+        """
+        self._taking = self._take(partition, records)
+        return self.take_some()
+
+    def take_some(self) -> int:
+        """
+        Go on with the records of `take`.
+
+        :return: the work: 1 for each record and selection, and 1 for each group whose headers were compared
+            with those of a record. Each costs 1 or 2 us. It is not much more than `WORK_AT_ONCE`.
+        """
+        self._work = 0
+        if self._taking is not None and next(self._taking, _OVER) is _OVER:
+            self._taking = None
+        return self._work
+
+    def _take(self, partition: int, records: Sequence[ConsumerRecord]) -> Generator[None, None, None]:
+        events: Sequence[bytes] = ()
+        headers: Sequence[AbstractSet[Header]] = ()
+        for broadcast in list(self._broadcasts.values()):
             if not broadcast.selection.has(partition):
                 continue
-            everything, by_key = broadcast.everything, broadcast.by_key
-            # Before the broadcast moves: after a fault, subscribers read on by themselves from its position.
-            of_headers: list[Sequence[SubscriberGroup]] = (
-                [broadcast.groups_for(record) for record in records]
-                if broadcast.by_header
-                else [()] * len(records)
-            )
-            if events is None and (
-                everything is not None or any(record.key in by_key for record in records) or any(of_headers)
-            ):
-                events = record_events(records)
             try:
+                if broadcast.by_header and not headers:
+                    # Once for all groups: a record may have a thousand headers.
+                    headers = [set(record.headers) for record in records]
                 for index, record in enumerate(records):
                     broadcast.move_past(record)
-                    of_key = by_key.get(record.key) if by_key and record.key is not None else None
-                    if events is None or (everything is None and of_key is None and not of_headers[index]):
-                        continue
-                    name = id_line(broadcast.position) if broadcast.has_frequent_ids else b""
-                    fragment = name, events[index]
-                    for group in (everything, of_key, *of_headers[index]):
+                    self._work += 1
+                    fragment = None
+                    for group in self._groups_for(
+                        broadcast, record.key, headers[index] if headers else _NO_HEADERS
+                    ):
                         if group is not None:
+                            if fragment is None:
+                                events = events or record_events(records)
+                                name = id_line(broadcast.position) if broadcast.has_frequent_ids else b""
+                                fragment = name, events[index]
                             self._busy[group] = None
                             group.append(fragment)
+                        if self._work >= WORK_AT_ONCE:
+                            yield
             except BaseException:
-                # Groups that have nothing of the records are before them still.
+                # Nothing of the records was passed on: all groups are before them still.
                 broadcast.move(partition, records[0].offset)
                 raise
+
+    def _groups_for(
+        self, broadcast: Broadcast, key: bytes | None, headers: AbstractSet[Header]
+    ) -> Iterable[SubscriberGroup | None]:
+        """Return the groups for a record, and ``None`` in between."""
+        groups = broadcast.everything, broadcast.by_key.get(key) if key is not None else None
+        if not broadcast.by_header:
+            return groups
+        return chain(groups, self._compare(broadcast, key, headers))
+
+    def _compare(
+        self, broadcast: Broadcast, key: bytes | None, headers: AbstractSet[Header]
+    ) -> Iterator[SubscriberGroup | None]:
+        """Yield the groups for headers that a record has, and ``None`` for each that was compared in vain."""
+        for group in broadcast.candidates(headers):
+            self._work += 1
+            yield group if group.wanted <= headers and group.key in (None, key) else None
 
     def begin_at(self, partition: int, offset: int, *, is_new: bool) -> None:
         """Note that the records of a partition before an offset do not come."""
@@ -456,7 +503,10 @@ class Subscribers:
                 broadcast.move(partition, offset)
 
     def retire_all(self, *, is_reset: bool) -> None:
-        """Detach all subscribers, gradually."""
+        """Detach all subscribers, gradually; drop the records that are being taken."""
+        if self._taking is not None:
+            self._taking.close()
+            self._taking = None
         for broadcast in list(self._broadcasts.values()):
             self._retire(broadcast, is_reset=is_reset)
 
@@ -483,5 +533,5 @@ class Subscribers:
     def _drop(self, group: SubscriberGroup) -> None:
         broadcast = group.broadcast
         broadcast.drop(group)
-        if self._broadcasts.get(broadcast.selection) is broadcast and not broadcast.groups:
+        if self._broadcasts.get(broadcast.selection) is broadcast and not broadcast.has_groups:
             del self._broadcasts[broadcast.selection]

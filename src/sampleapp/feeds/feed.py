@@ -12,7 +12,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from zope.interface import implementer
 
 from sampleapp.concurrency.slices import SlicedWork
-from sampleapp.feeds.broadcast import Selection, Subscriber, Subscribers
+from sampleapp.feeds.broadcast import WORK_AT_ONCE, Selection, Subscriber, Subscribers
 from sampleapp.feeds.waits import Wait, Waits
 from sampleapp.interfaces import IBroker, IPositionObserver, ISubscription
 from sampleapp.model import ConsumerRecord, FromEnd
@@ -69,8 +69,6 @@ _WRITES_IN_A_STEP: Final = 40
 _ENDED_IN_A_STEP: Final = 8
 _RECORDS_IN_A_STEP: Final = 64
 _BYTES_IN_A_STEP: Final = 64 * 1024
-_TAKEN_IN_A_STEP: Final = 800
-"""Records that are taken, times the selections that subscribers have: each costs about 2 us."""
 _MAX_QUEUED_BYTES: Final = 8 * 1024 * 1024
 _LATE_S: Final = 0.02
 """A wait that is due when it begins is answered after this time, so that no caller asks in a tight loop."""
@@ -177,6 +175,8 @@ class Feed:
         :param positions: the offset to read next, of each partition that the subscriber reads; 0 for others.
         :return: if the subscriber has joined: the last records, which it must handle first, in order.
         """
+        if self._subscribers.is_taking:
+            return Joining.AHEAD, ()
         wanted = selection.partitions
         if wanted is None:
             wanted = frozenset(self._vector.keys() | positions.keys()) - selection.skipped
@@ -206,7 +206,7 @@ class Feed:
         :return: ``None`` if it has not got all events yet.
         """
         group = subscriber.group
-        if group is None or group.has_unsent:
+        if group is None or group.has_unsent or self._subscribers.is_taking:
             return None
         subscriber.position = group.broadcast.position
         return self._subscribers.heartbeat(group.broadcast)
@@ -271,7 +271,9 @@ class Feed:
 
     def _step(self) -> float | None:
         """Do something of what there is to do; see `SlicedWork`."""
-        if self._subscribers.is_busy:
+        if self._subscribers.is_taking:
+            self._subscribers.take_some()
+        elif self._subscribers.is_busy:
             self._subscribers.pass_on(_WRITES_IN_A_STEP)
             self._check_use()
         elif self._waits.is_busy:
@@ -284,10 +286,9 @@ class Feed:
         return 0.0
 
     def _take(self) -> None:
-        """Take records from the queue, up to some bytes, and what else is in between."""
-        room = _BYTES_IN_A_STEP
-        most = max(1, _TAKEN_IN_A_STEP // max(1, self._subscribers.selections))
-        while self._queue and room > 0 and most > 0:
+        """Take records from the queue, up to some bytes and some work, and what else is in between."""
+        room, work = _BYTES_IN_A_STEP, 0
+        while self._queue and room > 0 and work < WORK_AT_ONCE:
             # It stays in the queue until it is done, for `_failed`.
             step = self._queue[0]
             if not isinstance(step, tuple):
@@ -295,30 +296,24 @@ class Feed:
                 self._queue.popleft()
                 continue
             size, records = step
-            if len(records) > most:
-                records, rest = records[:most], records[most:]
-                size_of_rest = sum(map(memory_of, rest))
-                size -= size_of_rest
-                self._take_records(records)
-                self._queue[0] = size_of_rest, rest
-            else:
-                self._take_records(records)
-                self._queue.popleft()
+            work += self._take_records(records)
+            self._queue.popleft()
             self._queued_bytes -= size
             room -= size
-            most -= len(records)
 
-    def _take_records(self, records: Sequence[ConsumerRecord]) -> None:
+    def _take_records(self, records: Sequence[ConsumerRecord]) -> int:
+        """:return: the work; see `Subscribers.take_some`."""
         partition = records[0].partition
         position = self._vector.get(partition, 0)
         if records[0].offset < position:
             records = [record for record in records if record.offset >= position]
             if not records:
-                return
+                return 0
         self._vector[partition] = records[-1].next_offset
         self._recent.add(records)
-        self._subscribers.take(partition, records)
+        work = self._subscribers.take(partition, records)
         self._waits.found(partition, records)
+        return work
 
     def _begun_at(self, partition: int, offset: int) -> None:
         position = self._vector.get(partition)
