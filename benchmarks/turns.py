@@ -18,12 +18,16 @@ import gzip
 import hashlib
 import json
 import mmap
+import selectors
 import socket
 import statistics
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import combinations, islice
 from pathlib import Path
 
 from clusters import mock_cluster
@@ -598,6 +602,97 @@ def forms() -> dict[str, Callable[[], bytes]]:
     }
 
 
+V2 = "Accept: application/vnd.sampleApp.v2+json"
+STREAM = "Accept: text/event-stream"
+
+
+def reading(number: int, character: bytes, length: int) -> bytes:
+    """Return a request that gives a reading with a long id another value."""
+    key = b"%b%d" % (character * length, number)
+    return request(
+        "POST",
+        "/messages",
+        b'{"topic":"readings","key":"%b","content":"%d"}' % (key, time.perf_counter_ns()),
+        JSON,
+        closes=False,
+    )
+
+
+def of_readings(character: bytes, length: int) -> dict[str, Callable[[], bytes]]:
+    """Return requests to a service that has readings with long ids; each changes one of them first."""
+    change = partial(reading, 1, character, length)
+    return {
+        "the change alone": lambda: change() + get("/live"),
+        "version 1": lambda: change() + get("/"),
+        "version 2": lambda: change() + get("/", V2),
+        "version 2, not modified": lambda: change() + get("/", V2, 'If-None-Match: "a"'),
+        "new": lambda: reading(time.perf_counter_ns(), character, length) + get("/", V2),
+    }
+
+
+@contextlib.contextmanager
+def with_readings(running: Service, count: int, character: bytes, length: int) -> Iterator[None]:
+    """Publish readings with long ids, and follow their changes."""
+    for number in range(count):
+        running.send(reading(number, character, length) + get("/live"))
+    with running.streams(["/changes"] * 3):
+        yield
+
+
+@contextlib.contextmanager
+def with_filters(running: Service, query: Callable[[int], str]) -> Iterator[None]:
+    """Open 900 streams with filters by headers."""
+    with running.streams([f"/topics/t/records?{query(number)}" for number in range(900)]):
+        yield
+
+
+def some_of_1000(number: int) -> str:
+    return "&".join(f"header=h{(number * 97 + 131 * n) % 1000}:" for n in range(8))
+
+
+def some_of_16(number: int) -> str:
+    chosen = next(islice(combinations(range(984, 1000), 8), number * 13, None))
+    return "&".join(f"header=h{n}:" for n in chosen)
+
+
+def of_streams() -> dict[str, Callable[[], bytes]]:
+    """Return requests to a service whose streams are filtered by headers."""
+    names = [b'"h%d":""' % number for number in range(1000)]
+    return {
+        "a record with 1,000 headers": lambda: post(
+            "/messages", line(b"", more=b',"headers":{%b}' % b",".join(names))
+        ),
+        "records with 16 headers": lambda: post(
+            "/messages", line(b"", more=b',"headers":{%b}' % b",".join(names[-16:])) * 100, NDJSON
+        ),
+    }
+
+
+_Scene = tuple[Callable[["Service"], contextlib.AbstractContextManager[None]], dict[str, Callable[[], bytes]]]
+
+
+def scenes() -> dict[str, _Scene]:
+    """Return what the service has and does before and during the requests, and these, by name."""
+    ids = {
+        "100 ids of 160,000 control characters": (100, b"\\u0001", 160_000),
+        "1,000 ids of 20,000 letters": (1000, b"a", 20_000),
+        "3 ids of 1 MB": (3, b"a", MIB - KIB),
+        "4,000 ids of 60 control characters": (4000, b"\\u0001", 60),
+    }
+    return {
+        "": (lambda _: contextlib.nullcontext(), forms()),
+        **{
+            f"readings, {name}": (
+                partial(with_readings, count=count, character=character, length=length),
+                of_readings(character, length),
+            )
+            for name, (count, character, length) in ids.items()
+        },
+        "streams, 8 of 1,000 headers": (partial(with_filters, query=some_of_1000), of_streams()),
+        "streams, 8 of 16 headers": (partial(with_filters, query=some_of_16), of_streams()),
+    }
+
+
 def jwt(claims: dict[str, object], more: bytes = b"") -> str:
     parts = [
         json.dumps({"alg": "RS256", "kid": "k"}).encode(),
@@ -651,6 +746,34 @@ class Service:
         time.sleep(0.05)
         return status, 1000 * LONGEST.unpack(self._longest)[0]
 
+    @contextlib.contextmanager
+    def streams(self, targets: list[str]) -> Iterator[None]:
+        """Open streams, and read them."""
+        selector = selectors.DefaultSelector()
+        with contextlib.ExitStack() as connections:
+            for target in targets:
+                connection = connections.enter_context(
+                    socket.create_connection(("127.0.0.1", self.server.port), timeout=DEADLINE_S)
+                )
+                connection.sendall(request("GET", target, None, (STREAM, *OPEN)))
+                selector.register(connection, selectors.EVENT_READ)
+            is_over = threading.Event()
+
+            def read() -> None:
+                while not is_over.is_set():
+                    for key, _ in selector.select(0.1):
+                        if not key.fileobj.recv(MIB):
+                            raise SystemExit("A stream has ended.")
+
+            reader = threading.Thread(target=read)
+            reader.start()
+            time.sleep(2)
+            try:
+                yield
+            finally:
+                is_over.set()
+                reader.join()
+
     def send(self, content: bytes) -> bytes:
         with socket.create_connection(("127.0.0.1", self.server.port), timeout=DEADLINE_S) as connection:
             with contextlib.suppress(ConnectionError):
@@ -676,23 +799,33 @@ def service(python: str, broker: str) -> Iterator[Service]:
 
 
 def measure(python: str, broker: str, words: list[str], times: int) -> None:
-    print(f"\n{broker.partition(':')[0]:48}{'status':>8}{'longest turn, ms of CPU':>26}")
+    print(f"\n{broker.partition(':')[0]:72}{'status':>8}{'longest turn, ms of CPU':>26}")
     over = 0
-    with service(python, broker) as running:
-        for name, make in forms().items():
-            if words and not any(word in name for word in words):
-                continue
-            content = make()
-            found = [running.longest_ms(content) for _ in range(times)]
-            middle = statistics.median(longest for _, longest in found)
-            first = found[0][1]
-            mark = " *" if middle > MOST_MS else ""
-            over += bool(mark)
-            print(
-                f"{name:48}{found[0][0].decode('latin-1'):>8}{middle:14.1f}   (first {first:.1f}){mark}",
-                flush=True,
-            )
+    for scene, (prepare, requests) in scenes().items():
+        chosen = {
+            f"{scene}, {name}" if scene else name: make
+            for name, make in requests.items()
+            if not words or any(word in f"{scene}, {name}" for word in words)
+        }
+        if not chosen:
+            continue
+        with service(python, broker) as running, prepare(running):
+            over += measure_all(running, chosen, times)
     print(f"{over} over {MOST_MS:g} ms")
+
+
+def measure_all(running: Service, requests: dict[str, Callable[[], bytes]], times: int) -> int:
+    """Measure and print the longest turns of some requests; return the number of those that are too long."""
+    over = 0
+    for name, make in requests.items():
+        found = [running.longest_ms(make()) for _ in range(times)]
+        middle = statistics.median(longest for _, longest in found)
+        first = found[0][1]
+        mark = " *" if middle > MOST_MS else ""
+        over += bool(mark)
+        status = found[0][0].decode("latin-1")
+        print(f"{name:72}{status:>8}{middle:14.1f}   (first {first:.1f}){mark}", flush=True)
+    return over
 
 
 def main() -> None:
