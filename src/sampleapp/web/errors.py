@@ -28,6 +28,8 @@ _RETRY_AFTER: Final[Headers] = ((b"Retry-After", b"1"),)
 _MOST_SECONDS: Final = 5
 _LONGEST_FIELD = 100
 """The maximum length of a header field that an error quotes, in bytes."""
+_MOST_SHOWN: Final = 3
+"""The most values of one header field that an error quotes."""
 
 
 class Row(Struct, frozen=True):
@@ -59,6 +61,13 @@ def _plain(status: HTTPStatus, *, headers: Headers = (), at_once: bool = False) 
 def _shown(field: bytes) -> str:
     # RFC 9110, section 5.5: bytes that are not ASCII have no defined meaning.
     return shown(field.decode("ascii", errors="replace"), _LONGEST_FIELD) or "empty"
+
+
+def _shown_types(content_types: Sequence[bytes]) -> str:
+    """Return the values of ``Content-Type`` for a sentence, the first few of them."""
+    shown_types = [_shown(each) for each in content_types[:_MOST_SHOWN]]
+    more = len(content_types) - len(shown_types)
+    return (", and ".join(shown_types) + (f", and {more} more" if more else "")) or "none"
 
 
 def _spread_retry_after() -> Headers:
@@ -330,15 +339,9 @@ class UnsupportedContentType(RequestError):
 
     def __init__(self, content_types: Sequence[bytes]) -> None:
         """:param content_types: the values of the fields that the request has."""
-        if len(content_types) == 1:
-            actual = _shown(content_types[0])
-        elif content_types:
-            actual = f"{len(content_types)} of them"
-        else:
-            actual = "none"
         super().__init__(
             "The Content-Type must be application/json for one message, or application/x-ndjson for one "
-            f"message on each line. The Content-Type of this request: {actual}."
+            f"message on each line. The Content-Type of this request: {_shown_types(content_types)}."
         )
 
 
@@ -347,8 +350,12 @@ class SeveralContentTypes(RequestError):
 
     row = _plain(_S.UNSUPPORTED_MEDIA_TYPE)
 
-    def __init__(self) -> None:
-        super().__init__("The request has more than one Content-Type. Send one, or none.")
+    def __init__(self, content_types: Sequence[bytes]) -> None:
+        """:param content_types: the values of the fields that the request has."""
+        super().__init__(
+            f"The request has several Content-Types that differ: {_shown_types(content_types)}. Send one of "
+            "them, or none."
+        )
 
 
 class UnsupportedEventFormat(RequestError):
@@ -376,11 +383,11 @@ class UnsupportedEmbeddedFormat(RequestError):
 
     def __init__(self, content_types: Sequence[bytes]) -> None:
         """:param content_types: the values of the fields that the request has."""
-        actual = _shown(content_types[0]) if len(content_types) == 1 else f"{len(content_types) or 'none'}"
         super().__init__(
             "Of REST Proxy's media types, the service supports application/vnd.kafka.json.v2+json and "
-            f"application/vnd.kafka.binary.v2+json. The Content-Type of this request: {actual}. Schemas "
-            "(Avro, JSON Schema, Protobuf) and other versions are not supported."
+            "application/vnd.kafka.binary.v2+json. The Content-Type of this request: "
+            f"{_shown_types(content_types)}. Schemas (Avro, JSON Schema, Protobuf) and other versions are "
+            "not supported."
         )
 
 

@@ -22,6 +22,7 @@ from sampleapp.web.failures import in_form_for, response_to_failure
 from sampleapp.web.responses import Event, Response, Source, set_head
 from sampleapp.web.server import BodyMemory, Exchange, Fields, Handler, MemoryReservation, Peer, Request
 from sampleapp.web.server.content_coding import CodedBody, coding_of, content_codings, has_content
+from sampleapp.web.server.content_types import merge_content_types
 from sampleapp.web.server.head import request_id_of
 from sampleapp.web.server.reader import Decoding
 from sampleapp.web.server.request import new_request_ids
@@ -155,6 +156,7 @@ def convert(request: IRequest, limits: BodyLimits | None = None) -> Request:
     fields = Fields(
         (name, value) for name, values in request.requestHeaders.getAllRawHeaders() for value in values
     )
+    merge_content_types(fields)
     exchange = Exchange(
         Peer(getattr(request, "transport", None)),
         give_request_id(request, request_id_of(fields)),

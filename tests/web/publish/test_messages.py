@@ -168,7 +168,7 @@ def test_another_or_no_content_type_or_a_coding_is_rejected(service, headers):
         ([b"text/plain; charset=utf-8"], "text/plain; charset=utf-8"),
         ([b""], "empty"),
         ([], "none"),
-        ([b"application/json", b"text/plain"], "2 of them"),
+        ([b"application/json", b"text/plain"], "application/json, and text/plain"),
         ([b"a\x9b31m\xff"], "a\ufffd31m\ufffd"),
         ([b"a" * 5000], f"{'a' * 100}…"),
     ],

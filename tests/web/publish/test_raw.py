@@ -159,12 +159,6 @@ def test_a_tombstone_takes_no_body(service):
     assert len(service.broker.records) == 1
 
 
-def test_several_content_types_are_rejected_since_it_cannot_be_told_what_the_body_is(service):
-    json_twice = [(b"Content-Type", b"application/json")] * 2
-    assert_problem(service.request("POST", "/topics/t", json_twice, b"{}"), 415)
-    assert service.broker.records == []
-
-
 @pytest.mark.parametrize(
     ("method", "target", "status"),
     [

@@ -319,7 +319,7 @@ def test_records_of_a_client_that_accepts_a_type_of_rest_proxy_never_become_a_re
     assert service.broker.published == []
 
 
-@pytest.mark.parametrize("headers", [[], [(b"Content-Type", b"application/json")], [*JSON, *JSON]])
+@pytest.mark.parametrize("headers", [[], [(b"Content-Type", b"application/json")], [*JSON, *BINARY]])
 def test_a_partition_takes_only_what_rest_proxy_knows(headers):
     response = service_with().request("POST", "/topics/t/partitions/0", headers, RECORDS)
     assert response.status == 415

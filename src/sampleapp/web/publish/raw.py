@@ -45,8 +45,8 @@ class _Head(Struct, frozen=True, gc=False):
     scope: IdempotencyScope | None
 
 
-def _reject_several_types(_request: Request, *, topic: str) -> NoReturn:  # noqa: ARG001 -- a CheckHead
-    raise SeveralContentTypes
+def _reject_several_types(request: Request, **_: object) -> NoReturn:
+    raise SeveralContentTypes(request.fields.all(b"content-type"))
 
 
 _AMBIGUOUS: Final = Variant(_reject_several_types, check_head=_reject_several_types)

@@ -57,9 +57,9 @@ class Fields:
             # More are rejected; each copies all before it.
             values[lower] = (*values[lower], value)
 
-    def replace(self, name: bytes, value: bytes) -> None:
-        """Set a field, and remove all other fields of this name."""
-        self._values[name.lower()] = (value,)
+    def replace(self, name: bytes, *values: bytes) -> None:
+        """Set the fields of a name, and remove all others of it."""
+        self._values[name.lower()] = values
 
     def with_value(self, name: bytes, value: bytes) -> Fields:
         """Return a copy in which a field is replaced as by `replace`."""

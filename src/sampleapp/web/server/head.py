@@ -8,6 +8,7 @@ are remembered with their values, and are not parsed again.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 from ipaddress import IPv6Address
 from typing import Final
@@ -22,6 +23,7 @@ from sampleapp.web.errors import (
     RequestError,
 )
 from sampleapp.web.server.content_coding import content_codings
+from sampleapp.web.server.content_types import merge_content_types
 from sampleapp.web.server.fields import BLANKS, FieldParser, Fields
 
 MAX_HEAD: Final = 16 * 1024
@@ -248,8 +250,9 @@ def _split(target: bytes) -> tuple[bytes | None, bytes, bytes]:
 
 def _interpret(method: bytes, path: bytes, query: bytes, *, is_1_1: bool, fields: Fields) -> Head:
     length = _length(fields, is_1_1=is_1_1)
+    merge_content_types(fields)
     expectations = fields.all(b"expect")
-    is_unknown = bool(expectations) and [each.lower() for each in expectations] != [b"100-continue"]
+    is_unknown = bool(expectations) and _members(expectations) != {b"100-continue"}
     options = fields.joined(b"connection")
     return Head(
         method=method,
@@ -288,7 +291,13 @@ def _length(fields: Fields, *, is_1_1: bool) -> int | None:
 
 
 def _has_close(options: bytes) -> bool:
-    return b"close" in [option.strip(b" \t") for option in options.lower().split(b",")]
+    return b"close" in _members([options])
+
+
+def _members(values: Iterable[bytes]) -> set[bytes]:
+    """Return the members of a list, in lower case; empty ones do not count (RFC 9110, section 5.6.1)."""
+    members = {member.strip(BLANKS) for value in values for member in value.lower().split(b",")}
+    return members - {b""}
 
 
 def check_host(fields: Fields, *, is_required: bool) -> None:
