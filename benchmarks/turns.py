@@ -515,6 +515,10 @@ def forms() -> dict[str, Callable[[], bytes]]:
         "event, brackets": lambda: post("/topics/t", b"[" * (MIB - KIB), EVENT),
         "event, wrong": lambda: post("/topics/t", b'{"data":[%b0]}' % (b"[]," * 340_000), EVENT),
         "v2": lambda: post("/topics/t", rest(b'{"value":1}', 200 * KIB), REST),
+        "v2, as JSON": lambda: post("/topics/t", rest(b"{}", 650 * KIB), JSON),
+        "v2, as JSON, members": lambda: post(
+            "/topics/t", b'{"records":[{%b"key":1}]}' % (b'"key":1,' * 130_000), JSON
+        ),
         "v2, too many records": lambda: post("/topics/t", rest(b'{"value":1}', 4 * MIB - KIB), REST),
         "v2, white space": lambda: post("/topics/t", rest(b'{"value":1}', 100 * KIB, b" " * 3 * MIB), REST),
         "v2, white space between": lambda: post(

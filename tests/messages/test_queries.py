@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sampleapp.errors import InvalidParameters
-from sampleapp.messages.queries import read_headers, read_key, read_key_and_headers
+from sampleapp.messages.queries import read_headers, read_key, read_record_query
 
 
 def key_and_faults(query):
@@ -58,7 +58,7 @@ RECORDED = {b"event": "event", b"DevEUI": "deveui"}
 )
 def test_named_parameters_become_headers(query, key, headers):
     faults = []
-    assert read_key_and_headers(query, faults, RECORDED) == (key, headers)
+    assert read_record_query(query, faults, RECORDED) == (key, headers, False)
     if key is None:
         assert read_headers(query, faults, RECORDED) == headers
     assert faults == []
@@ -69,12 +69,12 @@ def test_named_parameters_become_headers(query, key, headers):
     [
         (b"event=1&event=1", ["/event"]),
         (b"Event=up&deveui=1&events=1", ["/Event", "/deveui", "/events"]),
-        (b"event=1&key=&key=&x&event=2&DevEUI=", ["/key", "/event", "/x"]),
+        (b"event=1&key=&key=&x&event=2&DevEUI=", ["/event", "/key", "/x"]),
     ],
 )
 def test_what_is_not_named_or_repeated_is_a_fault_beside_named_parameters(query, pointers):
     faults = []
-    read_key_and_headers(query, faults, RECORDED)
+    read_record_query(query, faults, RECORDED)
     assert [fault.pointer for fault in faults] == pointers
 
 

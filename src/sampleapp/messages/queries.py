@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from itertools import islice
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from sampleapp.errors import Fault, InvalidParameters, pointer_token, shown
@@ -16,11 +17,23 @@ GET_PUBLISHES_NOTHING: Final = (
 )
 
 _KEY: Final = b"key"
+_ENVELOPE: Final = b"envelope"
 _NONE: Final[Mapping[bytes, str]] = MappingProxyType({})
 _OF_MESSAGES: Final = {b"topic", _KEY, b"key_base64", b"content", b"content_base64", b"value"}
 _MOST_PARAMETERS: Final = 200
 _MOST_FAULTS: Final = 20
 """The most unknown parameters that are named."""
+
+
+class RecordQuery(NamedTuple):
+    """What the query of a request says about its record."""
+
+    key: bytes | None = None
+    """The octets of the key, which may not be UTF-8; ``None`` without a key."""
+    headers: tuple[tuple[str, bytes], ...] = ()
+    """The parameters that become headers, in the order of the query."""
+    keeps_envelope: bool = False
+    """True if an envelope of REST Proxy's API is the value: ``envelope=value``."""
 
 
 def read_key(query: bytes, faults: list[Fault]) -> bytes | None:
@@ -31,26 +44,25 @@ def read_key(query: bytes, faults: list[Fault]) -> bytes | None:
     :param faults: gets the faults: unknown parameters, and a repeated key.
     :return: the octets, which may not be UTF-8; ``None`` without a key.
     """
-    return _read(query, faults, right='the only one is "key"')[0]
+    return _read(query, faults, known={_KEY}, right='the only one is "key"').key
 
 
-def read_key_and_headers(
-    query: bytes, faults: list[Fault], recorded: Mapping[bytes, str]
-) -> tuple[bytes | None, tuple[tuple[str, bytes], ...]]:
+def read_record_query(query: bytes, faults: list[Fault], recorded: Mapping[bytes, str]) -> RecordQuery:
     """
-    Find the key in a query, as `read_key` does, and the parameters that become headers of the record.
+    Find all that a query may say about a record whose value is the body.
 
-    :param recorded: the names of these headers, by the parameters.
-    :return: the key, and the headers in the order of the query.
+    :param faults: gets the faults, as of `read_key`; also another value of ``envelope``.
+    :param recorded: the names of the headers that parameters become, by the parameters.
     """
-    return _read(query, faults, recorded, right=f'the only one is "key", {_RECORDED}')
+    right = f'there are "key" and "envelope", {_RECORDED}'
+    return _read(query, faults, recorded, known={_KEY, _ENVELOPE}, right=right)
 
 
 def read_headers(
     query: bytes, faults: list[Fault], recorded: Mapping[bytes, str]
 ) -> tuple[tuple[str, bytes], ...]:
-    """Find the headers, as `read_key_and_headers` does, in the query of a hook, which has no key."""
-    return _read(query, faults, recorded, right=f"a hook takes none, {_RECORDED}", takes_key=False)[1]
+    """Find the headers, as `read_record_query` does, in the query of a hook, which has no key."""
+    return _read(query, faults, recorded, known=set(), right=f"a hook takes none, {_RECORDED}").headers
 
 
 _RECORDED: Final = "besides those that the service's option --record-query names"
@@ -61,33 +73,39 @@ def _read(
     faults: list[Fault],
     recorded: Mapping[bytes, str] = _NONE,
     *,
+    known: AbstractSet[bytes],
     right: str,
-    takes_key: bool = True,
-) -> tuple[bytes | None, tuple[tuple[str, bytes], ...]]:
+) -> RecordQuery:
     """
-    Find the key and the headers.
+    Read a query.
 
+    :param known: the parameters that it may have besides those in ``recorded``.
     :param right: as for `unknown_parameters`.
     """
     if not query:
-        return None, ()
-    if takes_key and query.startswith(b"key=") and b"&" not in query:
+        return _EMPTY
+    if _KEY in known and query.startswith(b"key=") and b"&" not in query:
         # Nearly all requests.
-        return _decoded(query[4:]), ()
+        return RecordQuery(_decoded(query[4:]))
     values: dict[bytes, list[bytes]] = {}
     for name, value in decoded_parameters(query):
         values.setdefault(name, []).append(value)
-    key = values.pop(_KEY, []) if takes_key else []
-    known = {_KEY: key} if key else {}
-    known |= {name: values.pop(name) for name in [*values] if name in recorded}
-    for name, each in known.items():
+    found = {name: values.pop(name) for name in [*values] if name in known or name in recorded}
+    envelope = found.pop(_ENVELOPE, []) if _ENVELOPE in known else []
+    if envelope and envelope != [b"value"]:
+        said = 'The parameter "envelope" is there once, and is "value"; or leave it out.'
+        faults.append(Fault("/envelope", said))
+    for name, each in found.items():
         if len(each) > 1:
-            text, what = name.decode("ascii"), "key" if name == _KEY else "header of this name"
+            text, what = name.decode("ascii"), "key" if name in known else "header of this name"
             said = f'The parameter "{text}" is there {len(each)} times; a record has one {what}.'
             faults.append(Fault(f"/{pointer_token(text)}", said))
     faults += unknown_parameters(values, right)
-    headers = [(recorded[name], each[0]) for name, each in known.items() if name != _KEY]
-    return key[0] if key else None, tuple(headers)
+    headers = tuple((recorded[name], each[0]) for name, each in found.items() if name not in known)
+    return RecordQuery(found[_KEY][0] if _KEY in known and _KEY in found else None, headers, bool(envelope))
+
+
+_EMPTY: Final = RecordQuery()
 
 
 def decoded_parameters(query: bytes) -> Iterator[tuple[bytes, bytes]]:

@@ -8,6 +8,7 @@ serves other connections.
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Callable, Generator, Iterator
 from enum import Enum
@@ -20,6 +21,11 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from sampleapp.errors import Fault, InvalidMessage, MalformedMessage, shown
 from sampleapp.messages.parsing import RecordHeaders
 from sampleapp.model import Record
+
+LOOKED_AT: Final = 1024 * 1024
+"""Bytes of a body in which `is_envelope` looks for members that an envelope does not have: up to 5 ms."""
+
+_RECORDS_LOOKED_AT: Final = 10_000
 
 MOST_RECORDS: Final = 20_000
 """The most records of one request: the decoder reads these in 5 ms, and a million tiny ones in 60."""
@@ -117,6 +123,24 @@ class _Request(Struct, Generic[_T], forbid_unknown_fields=True):
     value_schema_id: Raw = _ABSENT
 
 
+class _RecordOfEnvelope(Struct, forbid_unknown_fields=True, gc=False):
+    """A record whose members may have any values. It counts itself as `_CountedRecord` does."""
+
+    key: Raw = _ABSENT
+    value: Raw = _ABSENT
+    partition: Raw = _ABSENT
+
+    def __post_init__(self) -> None:
+        _Count.left -= 1
+        if _Count.left < 0:
+            raise _TooManyRecords
+
+
+_BEGINNING_OF_ENVELOPE: Final = re.compile(
+    rb'(?:\xef\xbb\xbf)?[ \t\r\n]*+\{[ \t\r\n]*+"(?:records|(?:key|value)_schema(?:_id)?)"'
+)
+
+_decode_envelope: Final = msgspec.json.Decoder(_Request[_RecordOfEnvelope]).decode
 _decode: Final = msgspec.json.Decoder(_Request[_Record]).decode
 # Counting costs as much as decoding, so it is done only where there may be too many.
 _decode_and_count: Final = msgspec.json.Decoder(_Request[_CountedRecord]).decode
@@ -126,6 +150,34 @@ _decode_list: Final = msgspec.json.Decoder(list[Raw]).decode
 _decode_string: Final = msgspec.json.Decoder(str).decode
 _decode_base64: Final[Callable[[bytes | Raw], bytes | None]] = msgspec.json.Decoder(bytes | None).decode
 _decode_partition: Final = msgspec.json.Decoder(_Partition).decode
+
+
+def is_envelope(body: bytes) -> bool:
+    """
+    Check whether a body of any media type is what only clients of REST Proxy send: records in an envelope.
+
+    That is a JSON object with ``records``, an array of objects that have no members but ``key``, ``value``
+    and ``partition``, perhaps with the members for schemas, and nothing else.
+
+    When in doubt, it is true: for a body of more than `LOOKED_AT` bytes, or of 10,000 records, if nothing up
+    to there contradicts; for one that is nested too deeply; and for one that may have a lone surrogate, which
+    is JSON, but which the decoder rejects.
+    """
+    if _BEGINNING_OF_ENVELOPE.match(body) is None:
+        return False
+    is_whole = len(body) <= LOOKED_AT
+    beginning = (body if is_whole else body[:LOOKED_AT]).removeprefix(codecs.BOM_UTF8)
+    _Count.left = _RECORDS_LOOKED_AT
+    try:
+        _decode_envelope(beginning)
+    except msgspec.ValidationError:
+        return False
+    except (_TooManyRecords, RecursionError):
+        return True
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        # It is not JSON, or it is cut off, or it has a surrogate.
+        return not is_whole or rb"\ud" in beginning or rb"\uD" in beginning
+    return True
 
 
 def read_records(

@@ -391,6 +391,21 @@ class UnsupportedEmbeddedFormat(RequestError):
         )
 
 
+class EnvelopeOfAnotherType(RequestError):
+    """The body has records as REST Proxy takes them, but ``Content-Type`` is not a type of its API v2."""
+
+    row = _plain(_S.UNSUPPORTED_MEDIA_TYPE, headers=UnsupportedEmbeddedFormat.row.headers)
+
+    def __init__(self, content_types: Sequence[bytes]) -> None:
+        """:param content_types: the values of the fields that the request has."""
+        super().__init__(
+            'The body is a JSON object with "records", as REST Proxy takes it. To publish its records, send '
+            "it as application/vnd.kafka.json.v2+json or application/vnd.kafka.binary.v2+json. To publish "
+            "the body as one record, as it is, add envelope=value to the query. The Content-Type of this "
+            f"request: {_shown_types(content_types)}. Nothing was published."
+        )
+
+
 class NotAcceptable(RequestError):
     """``Accept`` allows none of the media types of the response (RFC 9110, section 15.5.7)."""
 

@@ -410,6 +410,7 @@ def answers_to_raw_bodies():
     service = WholeService()
     yield service.request("POST", "/topics/a:b?x=y", [(b"ce-specversion", b"")], b"")
     yield service.request("POST", "/topics/t", [*JSON, (b"Content-Type", b"text/plain")], b"{}")
+    yield service.request("POST", "/topics/t", JSON, RECORDS)
     yield from answers_of_checks("POST", "/topics/t", (), b"{}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from itertools import pairwise
 from urllib.parse import quote_from_bytes
@@ -157,6 +158,124 @@ def test_a_tombstone_takes_no_body(service):
     assert pointers_of(response) == [""]
     assert service.request("DELETE", "/topics/t?key=k", [], b"").status == 200
     assert len(service.broker.records) == 1
+
+
+# Envelopes of REST Proxy.
+
+ENVELOPE = b'{"records":[{"value":{"name":"x"}}]}'
+ANY = st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.just([{"records": []}])
+record_members = st.sampled_from(["key", "value", "partition"])
+any_record = st.dictionaries(record_members, ANY, max_size=3)
+SCHEMAS = ["key_schema", "value_schema", "key_schema_id", "value_schema_id"]
+nearly_records = st.lists(
+    any_record | st.dictionaries(record_members | st.just("time"), ANY) | ANY, max_size=3
+)
+documents = st.fixed_dictionaries(
+    {},
+    optional={
+        "records": st.lists(any_record, max_size=3) | nearly_records | ANY,
+        **dict.fromkeys(SCHEMAS, ANY),
+        "total": ANY,
+    },
+).flatmap(lambda document: st.permutations([*document.items()]).map(dict))
+not_of_rest_proxy = content_types.filter(lambda each: each is None or b"," not in each)
+
+
+def is_envelope(document):
+    """Say what the contract says, with another decoder."""
+    if not document.keys() <= {"records", *SCHEMAS} or not isinstance(document.get("records"), list):
+        return False
+    return all(
+        isinstance(record, dict) and record.keys() <= {"key", "value", "partition"}
+        for record in document["records"]
+    )
+
+
+@example({"records": []}, None, 0, b"")
+@example({"records": [{}]}, None, 0, b"\xef\xbb\xbf")
+@example({"records": [{"value": "\ud800"}]}, None, None, b"")
+@example({"records": [{"value": "\ud83d\ude00"}, {"time": 1}]}, None, None, b"")
+@example({"records": [{"value": 1}] * 10_001}, b"application/json", None, b"")
+@example({"records": [{"value": "x" * 2_000}] * 500}, b"application/json", None, b"")
+@example({"records": [{"value": "x" * 2_000}] * 500, "next": 1}, b"application/json", None, b"")
+@given(documents, not_of_rest_proxy, st.none() | st.integers(0, 2), st.sampled_from([b"", b" ", b"\r\n\t"]))
+def test_an_envelope_becomes_no_record_in_another_type_than_its_own(document, content_type, indent, before):
+    body = before + json.dumps(document, indent=indent).encode()
+    service = InMemoryService(broker=PromptBroker())
+    headers = [] if content_type is None else [(b"Content-Type", content_type)]
+    response = service.request("POST", "/topics/t?key=k", headers, body)
+    if is_envelope(document):
+        assert response.status == 415
+        assert response.headers[b"content-type"] == b"application/vnd.kafka.v2+json"
+        answer = json.loads(response.body)
+        assert answer["error_code"] == 415
+        for word in ("vnd.kafka.json.v2+json", "vnd.kafka.binary.v2+json", "envelope=value"):
+            assert word in answer["message"]
+        assert service.broker.records == []
+        response = service.request("POST", "/topics/t?envelope=value&key=k", headers, body)
+    assert response.status == 200
+    assert [(record.key, record.value) for record in service.broker.records] == [(b"k", body)]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        ENVELOPE[:-1],
+        ENVELOPE + b"x",
+        b'{"records":[{"value":NaN}]}',
+        b'{"records"',
+        b'{"recordset":[]}',
+        b'{"value_schema_id":1}',
+        b"[%b]" % ENVELOPE,
+        b'"records"',
+    ],
+)
+def test_a_body_that_only_begins_like_an_envelope_is_a_value(service, body):
+    assert service.request("POST", "/topics/t", [], body).status == 200
+    assert service.broker.records[0].value == body
+
+
+def test_of_a_very_long_body_the_beginning_decides():
+    service = InMemoryService(broker=PromptBroker(), max_body=4 * 1024 * 1024)
+    long = b"x" * 2 * 1024 * 1024
+    envelope = b'{"records":[{"value":"%b"}]}' % long
+    assert service.request("POST", "/topics/t", [], envelope).status == 415
+    assert service.broker.records == []
+    other = b'{"records":[{"value":1}],"next":"%b"}' % long
+    assert service.request("POST", "/topics/t", [], other).status == 200
+
+
+def test_a_compressed_envelope_is_one_too(service):
+    coded = [(b"Content-Encoding", b"gzip"), (b"Content-Type", b"application/json")]
+    assert service.request("POST", "/topics/t", coded, gzip.compress(ENVELOPE)).status == 415
+    assert service.request("POST", "/topics/t?envelope=value", coded, gzip.compress(ENVELOPE)).status == 200
+    assert [record.value for record in service.broker.records] == [ENVELOPE]
+
+
+def test_the_data_of_an_event_may_look_like_an_envelope(service):
+    headers = [*EVENT, (b"Content-Type", b"application/json")]
+    assert service.request("POST", "/topics/t", headers, ENVELOPE).status == 200
+    assert service.broker.records[0].value == ENVELOPE
+
+
+@pytest.mark.parametrize(
+    ("method", "query", "content_type"),
+    [
+        ("POST", "envelope=records", b"application/json"),
+        ("POST", "envelope=", b"application/json"),
+        ("POST", "envelope=value&envelope=value", b"application/json"),
+        ("DELETE", "key=k&envelope=value", b"application/json"),
+    ],
+)
+def test_the_parameter_for_an_envelope_has_one_value_and_no_meaning_elsewhere(
+    service, method, query, content_type
+):
+    headers = [(b"Content-Type", content_type)]
+    body = b"" if method == "DELETE" else ENVELOPE
+    assert pointers_of(service.request(method, f"/topics/t?{query}", headers, body)) == ["/envelope"]
+    of_rest_proxy = [(b"Content-Type", b"application/vnd.kafka.json.v2+json")]
+    assert service.request("POST", "/topics/t?envelope=value", of_rest_proxy, ENVELOPE).status == 422
+    assert service.broker.records == []
 
 
 @pytest.mark.parametrize(
@@ -374,7 +493,7 @@ def test_a_parameter_that_is_not_chosen_is_rejected_with_the_option(named):
     (fault, *_) = json.loads(response.body)["errors"]
     assert fault == {
         "pointer": "/Event",
-        "detail": 'There is no parameter "Event" here; the only one is "key", besides those that the '
+        "detail": 'There is no parameter "Event" here; there are "key" and "envelope", besides those that the '
         "service's option --record-query names.",
     }
     assert_problem(service.request("POST", "/topics/t?event=a&event=b", [], b"x"), 422)

@@ -444,6 +444,12 @@ PUBLISH_TO_TOPIC: Final = Description(
             "The record's key: any bytes, form-encoded (`+` is a space). Without this parameter the "
             "record has no key. `key=` is the empty key.",
         ),
+        in_query(
+            "envelope",
+            "With `value`, a JSON object with `records`, as clients of REST Proxy send it, is the value. "
+            "Without this parameter it is rejected, unless it has one of REST Proxy's media types.",
+            {"type": "string", "enum": ["value"]},
+        ),
         *_OF_ONE_RECORD,
     ),
     bodies=(
@@ -481,6 +487,7 @@ PUBLISH_TO_TOPIC: Final = Description(
     ),
     rejections=(
         request_errors.SeveralContentTypes,
+        request_errors.EnvelopeOfAnotherType,
         request_errors.UnsupportedEventFormat,
         errors.PartlyPublished,
         errors.PartlyRejected,

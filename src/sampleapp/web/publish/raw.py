@@ -21,13 +21,14 @@ from sampleapp.messages.cloud_events import (
 from sampleapp.messages.headers import RecordedFields
 from sampleapp.messages.idempotency_key import IdempotencyScope
 from sampleapp.messages.parsing import RecordHeaders
-from sampleapp.messages.queries import read_key, read_key_and_headers
+from sampleapp.messages.queries import RecordQuery, read_key, read_record_query
+from sampleapp.messages.rest_proxy_bodies import is_envelope
 from sampleapp.model import TOPIC_RULE, is_legal_topic
 from sampleapp.web.access_control import AuthorizedTopic
 from sampleapp.web.errors import SeveralContentTypes, UnsupportedEventFormat
 from sampleapp.web.publish.messages import BatchPublisher
 from sampleapp.web.publish.publisher import IDEMPOTENCY_KEY, Publisher, scope_of
-from sampleapp.web.publish.rest_proxy import UNSUPPORTED_FORMAT, ProduceRequests
+from sampleapp.web.publish.rest_proxy import UNSUPPORTED_FORMAT, ProduceRequests, reject_envelope
 from sampleapp.web.responses import Response
 from sampleapp.web.rest_proxy_documents import embedded_format, is_of_rest_proxy
 from sampleapp.web.routing import Variant
@@ -43,6 +44,8 @@ class _Head(Struct, frozen=True, gc=False):
     recorded: RecordHeaders
     """Those that `RecordedFields` has chosen."""
     scope: IdempotencyScope | None
+    keeps_envelope: bool
+    """True if the value may be an envelope of REST Proxy's API."""
 
 
 def _reject_several_types(request: Request, **_: object) -> NoReturn:
@@ -79,13 +82,13 @@ def _read_head(
     faults: list[Fault] = []
     if not is_legal_topic(topic):
         faults.append(Fault("/topic", f"The topic in the path must be {TOPIC_RULE}."))
-    of_query: RecordHeaders = ()
     if not is_tombstone:
-        key, of_query = read_key_and_headers(request.query, faults, recorded.parameters)
-    elif (key := read_key(request.query, faults)) is None:
+        query = read_record_query(request.query, faults, recorded.parameters)
+    elif (query := RecordQuery(read_key(request.query, faults))).key is None:
         faults.append(
             Fault("/key", 'The parameter "key" is missing. It names the key to delete, as in "?key=kitchen".')
         )
+    key = query.key
     headers: RecordHeaders = ()
     fields = request.fields
     content_type = fields.joined(b"content-type")
@@ -101,8 +104,9 @@ def _read_head(
         key,
         headers,
         # An event has its content type among its own headers.
-        recorded.of(fields, without=unrecorded | _CONTENT_TYPE if is_event else unrecorded) + of_query,
+        recorded.of(fields, without=unrecorded | _CONTENT_TYPE if is_event else unrecorded) + query.headers,
         scope_of(request) if fields.all(IDEMPOTENCY_KEY) else None,
+        query.keeps_envelope,
     )
 
 
@@ -180,7 +184,9 @@ class RawPublishing:
             scope=head.scope,
         )
 
-    def _publish_structured(self, request: Request, *, topic: AuthorizedTopic) -> Deferred[Response]:
+    def _publish_structured(
+        self, request: Request, *, topic: AuthorizedTopic
+    ) -> Response | Deferred[Response]:
         head: _Head = request.checked
         key = read_event_key(request.body)
         if head.key is None and key is not None:
@@ -189,8 +195,11 @@ class RawPublishing:
 
     def _publish_raw(
         self, request: Request, *, topic: AuthorizedTopic, is_event: bool = False
-    ) -> Deferred[Response]:
+    ) -> Response | Deferred[Response]:
         head: _Head = request.checked
+        # The data of an event may have any form: its sender has said what it is.
+        if not (is_event or head.headers or head.keeps_envelope) and is_envelope(request.body):
+            return reject_envelope(request)
         return self._publisher.publish_to(
             request,
             topic,

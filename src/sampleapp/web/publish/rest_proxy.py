@@ -28,7 +28,12 @@ from sampleapp.messages.rest_proxy_bodies import EmbeddedFormat, Unserializable,
 from sampleapp.model import TOPIC_RULE, Record, RecordMetadata, is_legal_topic
 from sampleapp.validation.validation import Validation
 from sampleapp.web.access_control import AuthorizedTopic
-from sampleapp.web.errors import NotAcceptable, UnsupportedEmbeddedFormat, problem_response
+from sampleapp.web.errors import (
+    EnvelopeOfAnotherType,
+    NotAcceptable,
+    UnsupportedEmbeddedFormat,
+    problem_response,
+)
 from sampleapp.web.failures import error_object_response
 from sampleapp.web.publish.messages import RECORD_BYTES
 from sampleapp.web.publish.publisher import Publisher, client_of, reject_key
@@ -76,6 +81,12 @@ def _reject_format(request: Request, **_: object) -> NoReturn:
 
 UNSUPPORTED_FORMAT: Final = Variant(_reject_format, check_head=_reject_format)
 """For bodies in a format of REST Proxy that the service does not read."""
+
+
+def reject_envelope(request: Request) -> Response:
+    """Reject a body that only REST Proxy's clients send, in the form that they read."""
+    error = EnvelopeOfAnotherType(request.fields.all(b"content-type"))
+    return error_object_response(problem_response(error), accept=request.fields.joined(b"accept"))
 
 
 class ProduceRequests:
