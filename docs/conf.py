@@ -182,12 +182,13 @@ def _label_cells(*event: Any) -> None:
     for table in document.findall(nodes.table):
         heads = list(table.findall(nodes.thead))
         (body,) = table.findall(nodes.tbody)
-        # Two columns need no labels.
-        if not heads or (len(body[0]) <= few and "labelled" not in table["classes"]):
+        if not heads:
             continue
         labels = [entry.astext() for entry in heads[0][0]]
+        # The first of many cells is the name of its row.
+        first = 0 if len(labels) <= few else 1
         for row in body:
-            for label, entry in list(zip(labels, row, strict=True))[1:]:
+            for label, entry in list(zip(labels, row, strict=True))[first:]:
                 if label and entry.children and isinstance(entry[0], nodes.paragraph):
                     text = f"{label} " if label.endswith("?") else f"{label}: "
                     entry[0].insert(0, nodes.inline(text, text, classes=["column"]))

@@ -3,40 +3,19 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from threading import Thread
 
 import pytest
 
-from tests.support.chromium import CHROMIUM, Chromium
+from tests.support.chromium import CHROMIUM
 
 pytest.importorskip("furo")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="this machine has no Chromium")
 
 RESULTS = "[...document.querySelectorAll('#search-results li')]"
 FINISHED = "document.querySelector('.search-summary')?.innerText.startsWith('Search finished')"
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory):
-    """The documentation as HTML."""
-    directory = tmp_path_factory.mktemp("html")
-    subprocess.run(
-        [sys.executable, "-m", "sphinx", "-q", "-b", "html", Path(__file__).parents[2] / "docs", directory],
-        check=True,
-        timeout=300,
-    )
-    return directory
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    with Chromium(directory=tmp_path_factory.mktemp("browser")) as browser:
-        yield browser
 
 
 class Quiet(SimpleHTTPRequestHandler):
