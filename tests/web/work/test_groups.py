@@ -234,7 +234,7 @@ def test_a_body_that_is_not_json_is_400(service, body):
     [
         ([(b"Content-Type", b"text/plain")], b""),
         ([(b"Content-Type", b"application/x-www-form-urlencoded")], b"max=1"),
-        ([JSON, JSON], b"{}"),
+        ([JSON, (b"Content-Type", b"text/plain")], b"{}"),
         ([], b"{}"),
     ],
 )
