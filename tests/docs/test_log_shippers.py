@@ -21,6 +21,9 @@ CHECKS = {
     "vector.yaml": ["vector", "validate", "--no-environment"],
     "collectd.conf": ["collectd", "-t", "-C"],
     "alertmanager.yml": ["amtool", "check-config"],
+    "fluentd.conf": ["fluentd", "--dry-run", "-c"],
+    "otel-collector.yaml": ["otelcol", "validate", "--config"],
+    "telegraf.conf": ["telegraf", "config", "check", "--config"],
 }
 READERS_AND_KEYS = {406, 410, 501}
 """Statuses that the text has, beside the table."""
@@ -72,7 +75,14 @@ def test_batches_are_within_the_limit_of_the_service(directory):
     (kibibytes,) = re.findall(
         r"batch-bytes\((\d+)Kb\)", (directory / "syslog-ng.conf").read_text(encoding="utf-8")
     )
-    sizes = [vector["sinks"]["sampleapp"]["batch"]["max_bytes"], int(kibibytes) * 1024]
+    (mebibytes,) = re.findall(
+        r"chunk_limit_size (\d+)m", (directory / "fluentd.conf").read_text(encoding="utf-8")
+    )
+    sizes = [
+        vector["sinks"]["sampleapp"]["batch"]["max_bytes"],
+        int(kibibytes) * 1024,
+        int(mebibytes) * 1024 * 1024,
+    ]
     # The last line may go beyond the limit of the shipper.
     assert max(sizes) + Limits().max_body <= Limits().max_batch_body
 
@@ -80,6 +90,9 @@ def test_batches_are_within_the_limit_of_the_service(directory):
 def test_the_configurations_name_paths_of_the_service(directory):
     texts = {path.name: path.read_text(encoding="utf-8") for path in directory.iterdir()}
     urls = [url for text in texts.values() for url in re.findall(r"http://[^\s\"]+", text)]
-    assert {urlsplit(url).path for url in urls} == {"/messages", "/topics/collectd", "/topics/alerts"}
+    assert {urlsplit(url).path for url in urls} == {
+        "/messages",
+        *(f"/topics/{topic}" for topic in ("collectd", "alerts", "otel-logs", "telegraf")),
+    }
     assert 'restPath="messages"' in texts["rsyslog.conf"]
     assert re.search(r"^ +uri +/messages$", texts["fluent-bit.conf"], re.MULTILINE)
