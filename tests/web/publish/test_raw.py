@@ -493,8 +493,8 @@ def test_a_parameter_that_is_not_chosen_is_rejected_with_the_option(named):
     (fault, *_) = json.loads(response.body)["errors"]
     assert fault == {
         "pointer": "/Event",
-        "detail": 'There is no parameter "Event" here; there are "key" and "envelope", besides those that the '
-        "service's option --record-query names.",
+        "detail": 'There is no parameter "Event" here; there are "key" and "envelope", besides those that '
+        "the service's option --record-query names.",
     }
     assert_problem(service.request("POST", "/topics/t?event=a&event=b", [], b"x"), 422)
     # Tombstones and REST Proxy's API take none.
