@@ -54,18 +54,19 @@ def read_record_query(query: bytes, faults: list[Fault], recorded: Mapping[bytes
     :param faults: gets the faults, as of `read_key`; also another value of ``envelope``.
     :param recorded: the names of the headers that parameters become, by the parameters.
     """
-    right = f'there are "key" and "envelope", {_RECORDED}'
-    return _read(query, faults, recorded, known={_KEY, _ENVELOPE}, right=right)
+    return _read(query, faults, recorded, known=_OF_RECORD, right=_RIGHT_OF_RECORD)
 
 
 def read_headers(
     query: bytes, faults: list[Fault], recorded: Mapping[bytes, str]
 ) -> tuple[tuple[str, bytes], ...]:
     """Find the headers, as `read_record_query` does, in the query of a hook, which has no key."""
-    return _read(query, faults, recorded, known=set(), right=f"a hook takes none, {_RECORDED}").headers
+    return _read(query, faults, recorded, known=frozenset(), right=f"a hook takes none, {_RECORDED}").headers
 
 
 _RECORDED: Final = "besides those that the service's option --record-query names"
+_OF_RECORD: Final = frozenset({_KEY, _ENVELOPE})
+_RIGHT_OF_RECORD: Final = f'there are "key" and "envelope", {_RECORDED}'
 
 
 def _read(
@@ -83,7 +84,7 @@ def _read(
     :param right: as for `unknown_parameters`.
     """
     if not query:
-        return _EMPTY
+        return RecordQuery()
     if _KEY in known and query.startswith(b"key=") and b"&" not in query:
         # Nearly all requests.
         return RecordQuery(_decoded(query[4:]))
@@ -103,9 +104,6 @@ def _read(
     faults += unknown_parameters(values, right)
     headers = tuple((recorded[name], each[0]) for name, each in found.items() if name not in known)
     return RecordQuery(found[_KEY][0] if _KEY in known and _KEY in found else None, headers, bool(envelope))
-
-
-_EMPTY: Final = RecordQuery()
 
 
 def decoded_parameters(query: bytes) -> Iterator[tuple[bytes, bytes]]:

@@ -136,9 +136,10 @@ class _RecordOfEnvelope(Struct, forbid_unknown_fields=True, gc=False):
             raise _TooManyRecords
 
 
-_BEGINNING_OF_ENVELOPE: Final = re.compile(
+begins_like_envelope: Final = re.compile(
     rb'(?:\xef\xbb\xbf)?[ \t\r\n]*+\{[ \t\r\n]*+"(?:records|(?:key|value)_schema(?:_id)?)"'
-)
+).match
+"""Called with a body; `is_envelope` need not be called for most others."""
 
 _decode_envelope: Final = msgspec.json.Decoder(_Request[_RecordOfEnvelope]).decode
 _decode: Final = msgspec.json.Decoder(_Request[_Record]).decode
@@ -163,7 +164,7 @@ def is_envelope(body: bytes) -> bool:
     to there contradicts; for one that is nested too deeply; and for one that may have a lone surrogate, which
     is JSON, but which the decoder rejects.
     """
-    if _BEGINNING_OF_ENVELOPE.match(body) is None:
+    if not begins_like_envelope(body):
         return False
     is_whole = len(body) <= LOOKED_AT
     beginning = (body if is_whole else body[:LOOKED_AT]).removeprefix(codecs.BOM_UTF8)

@@ -228,7 +228,9 @@ class Publisher:
         :raise RequestError: as `MemoryReservation.resize`, for a record with many headers.
         """
         authorize_topic(request, record.topic, TO_PUBLISH)
-        return self._publish(request, record, record.value, at)
+        if self.validation is not None or len(record.headers) > _FEW_HEADERS:
+            return self._check_and_publish(request, record, record.value, at)
+        return self._publish(record)
 
     def publish_to(
         self,
@@ -254,9 +256,6 @@ class Publisher:
         :raise InvalidMessage: the event has a repeated member, or data that are not base64.
         :raise RequestError: as for `publish`.
         """
-        content, at = value, ""
-        if is_event and value is not None and self.validation is not None:
-            content, at = read_event_data(value)
         record = Record(
             topic=topic,
             key=key,
@@ -267,9 +266,14 @@ class Publisher:
             if scope is None
             else scope.identity(0, topic=topic, key=key, value=value, headers=headers),
         )
-        return self._publish(request, record, content, at)
+        if self.validation is not None or len(record.headers) > _FEW_HEADERS:
+            content, at = value, ""
+            if is_event and value is not None and self.validation is not None:
+                content, at = read_event_data(value)
+            return self._check_and_publish(request, record, content, at)
+        return self._publish(record)
 
-    def _publish(
+    def _check_and_publish(
         self, request: Request, record: Record, content: bytes | None, at: str
     ) -> Deferred[Response]:
         if len(record.headers) > _FEW_HEADERS:
@@ -277,10 +281,10 @@ class Publisher:
         if self.validation is not None:
             checking = self.validation.check(record.topic, content, at=at, client=client_of(request))
             if checking is not None:
-                return checking.addCallback(lambda _: self._publish_checked(record))
-        return self._publish_checked(record)
+                return checking.addCallback(lambda _: self._publish(record))
+        return self._publish(record)
 
-    def _publish_checked(self, record: Record) -> Deferred[Response]:
+    def _publish(self, record: Record) -> Deferred[Response]:
         publishing = self.broker.publish(record)
         if record.identity is None:
             return publishing.addCallback(published_response, length_of(record))

@@ -22,7 +22,7 @@ from sampleapp.messages.headers import RecordedFields
 from sampleapp.messages.idempotency_key import IdempotencyScope
 from sampleapp.messages.parsing import RecordHeaders
 from sampleapp.messages.queries import RecordQuery, read_key, read_record_query
-from sampleapp.messages.rest_proxy_bodies import is_envelope
+from sampleapp.messages.rest_proxy_bodies import begins_like_envelope, is_envelope
 from sampleapp.model import TOPIC_RULE, is_legal_topic
 from sampleapp.web.access_control import AuthorizedTopic
 from sampleapp.web.errors import SeveralContentTypes, UnsupportedEventFormat
@@ -62,6 +62,7 @@ def _reject_event_format(_request: Request, *, topic: str) -> NoReturn:  # noqa:
 _UNSUPPORTED_EVENT: Final = Variant(_reject_event_format, check_head=_reject_event_format)
 
 _CONTENT_TYPE: Final = frozenset({b"content-type"})
+_NO_QUERY: Final = RecordQuery()
 
 
 def _read_head(
@@ -83,7 +84,7 @@ def _read_head(
     if not is_legal_topic(topic):
         faults.append(Fault("/topic", f"The topic in the path must be {TOPIC_RULE}."))
     if not is_tombstone:
-        query = read_record_query(request.query, faults, recorded.parameters)
+        query = read_record_query(request.query, faults, recorded.parameters) if request.query else _NO_QUERY
     elif (query := RecordQuery(read_key(request.query, faults))).key is None:
         faults.append(
             Fault("/key", 'The parameter "key" is missing. It names the key to delete, as in "?key=kitchen".')
@@ -91,7 +92,8 @@ def _read_head(
     key = query.key
     headers: RecordHeaders = ()
     fields = request.fields
-    content_type = fields.joined(b"content-type")
+    content_types = fields.all(b"content-type")
+    content_type = content_types[0] if content_types else None
     is_event = not is_tombstone and (
         may_be_event(fields.names()) or (content_type is not None and event_format(content_type) is not None)
     )
@@ -159,7 +161,8 @@ class RawPublishing:
         content_type = content_types[0] if content_types else b""
         if embedded_format(content_type) is not None:
             return self._produce.to_topic
-        if is_of_rest_proxy(request.fields.joined(b"accept") or b""):
+        accept = request.fields.joined(b"accept")
+        if accept is not None and is_of_rest_proxy(accept):
             # A client of REST Proxy, whose records in their envelope must not become a record as they are.
             return UNSUPPORTED_FORMAT
         if not content_types:
@@ -198,7 +201,10 @@ class RawPublishing:
     ) -> Response | Deferred[Response]:
         head: _Head = request.checked
         # The data of an event may have any form: its sender has said what it is.
-        if not (is_event or head.headers or head.keeps_envelope) and is_envelope(request.body):
+        may_be_envelope = begins_like_envelope(request.body) and not (
+            is_event or head.headers or head.keeps_envelope
+        )
+        if may_be_envelope and is_envelope(request.body):
             return reject_envelope(request)
         return self._publisher.publish_to(
             request,
