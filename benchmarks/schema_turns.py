@@ -7,20 +7,28 @@ longest one of all with its schema and content.
 
     python benchmarks/schema_turns.py                     five minutes
     python benchmarks/schema_turns.py --seconds 3600 --seed 7
+    python benchmarks/schema_turns.py --service           turns of the reactor in a service that runs
+
+With ``--service``, contents of up to 1 MiB are sent over HTTP: alone, in a message, and in the lines of a
+batch.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import copy
 import json
 import random
+import sys
+import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
 
 from sampleapp.errors import StartUpError
 from sampleapp.messages.schemas import Schema, compile_schemas
+from turns import NDJSON, Service, line, post
 
 TEXTS = ("", "a", "ab" * 20, "aaaaaaaaaaaaaaaaaaaaaaaaaaaa!", "\u00e9" * 9, "2026-01-01T00:00:00Z", '"\\' * 9)
 NUMBERS = (
@@ -62,6 +70,9 @@ PATTERNS = (
 NAMES = ("a", "b", "c", "", "a" * 30)
 FORMATS = ("date", "date-time", "email", "hostname", "ipv4", "ipv6", "time", "uri", "uuid")
 MOST = 1000
+SCHEMAS_AT_ONCE = 25
+LONGEST_SCHEMA = 100_000
+LONGEST_CONTENT = 1024 * 1024 - 1024
 DRAFTS = ("http://json-schema.org/draft-07/schema#", "https://json-schema.org/draft/2020-12/schema")
 
 
@@ -265,7 +276,7 @@ def climb(choose: random.Random, until_s: float) -> tuple[float, str, bytes]:
         if not is_small(other_value):
             continue
         content = cut(other_value, candidate.longest_at_once)
-        if content is None or len(written(other)) > 100_000:
+        if content is None or len(written(other)) > LONGEST_SCHEMA:
             continue
         length = longest_ms(candidate, content)
         if length > best * 1.02:
@@ -274,15 +285,79 @@ def climb(choose: random.Random, until_s: float) -> tuple[float, str, bytes]:
     return best, *found
 
 
+def valid_schemas(choose: random.Random) -> dict[str, str]:
+    """Return schemas by topic, which need not be checked at once."""
+    found: dict[str, str] = {}
+    while len(found) < SCHEMAS_AT_ONCE:
+        schema = {**new_schema(choose), "$defs": {"a": new_schema(choose, 2), "b": new_schema(choose, 1)}}
+        with contextlib.suppress(StartUpError, RecursionError):
+            text = written(schema)
+            compile_schemas({"t.json": text.encode()}, directory="")
+            if len(text) <= LONGEST_SCHEMA:
+                found[f"t{len(found)}"] = text
+    return found
+
+
+def grown(value: Any, length: int) -> bytes:
+    """Write a content, in an array as often as there is room in a length, but at least once."""
+    text = written(value).encode()
+    return text if len(text) >= length else b"[%b]" % b",".join([text] * (length // (len(text) + 1) or 1))
+
+
+def requests_with(content: bytes, topic: str) -> dict[str, bytes]:
+    message = line(json.dumps(content.decode("utf-8", "replace"))[1:-1].encode(), topic.encode())
+    return {
+        "alone": post(f"/topics/{topic}", content),
+        "in a message": post("/messages", message),
+        "in a batch": post(
+            "/messages", message * max(1, min(5000, 4 * LONGEST_CONTENT // len(message))), NDJSON
+        ),
+    }
+
+
+def search_service(choose: random.Random, until_s: float) -> None:
+    """Print each turn of a service that is longer than all before; of each content, 12 more are made."""
+    longest_ms, sent = 0.0, 0
+    while time.monotonic() < until_s:
+        schemas = valid_schemas(choose)
+        with tempfile.TemporaryDirectory() as directory:
+            running = Service(sys.executable, "memory:", directory, schemas)
+            try:
+                for topic, schema in schemas.items():
+                    best, value = 0.0, new_value(choose)
+                    for _ in range(13):
+                        other = changed(value, lambda: new_value(choose), choose) if best else value
+                        if not is_small(other) or time.monotonic() > until_s:
+                            continue
+                        content = grown(other, choose.choice((100, 8_000, 100_000, LONGEST_CONTENT)))
+                        for form, request in requests_with(content[:LONGEST_CONTENT], topic).items():
+                            status, turn_ms = running.longest_ms(request)
+                            sent += 1
+                            if turn_ms > best:
+                                best, value = turn_ms, other
+                            if turn_ms > longest_ms:
+                                longest_ms = turn_ms
+                                told = f"{status.decode('latin-1')}, {form}, {len(content)} bytes"
+                                print(f"{turn_ms:8.2f} ms after {sent} requests: {told}", flush=True)
+                                print(f"    {schema[:300]}\n    {content[:100]!r}", flush=True)
+            finally:
+                running.server.stop()
+    print(f"\n{longest_ms:.2f} ms, the longest of {sent} requests")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seconds", type=float, default=300)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--service", action="store_true", help="send contents of up to 1 MiB to a service")
     options = parser.parse_args()
     choose = random.Random(options.seed)
     until_s = time.monotonic() + options.seconds
+    if options.service:
+        search_service(choose, until_s)
+        return
     longest: tuple[float, str, bytes] = (0.0, "", b"")
     climbs = 0
     while time.monotonic() < until_s:

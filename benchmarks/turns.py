@@ -25,7 +25,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import combinations, islice
 from pathlib import Path
@@ -709,13 +709,18 @@ def jwt(claims: dict[str, object], more: bytes = b"") -> str:
 class Service:
     """A service with a probe, and with topics that are there before."""
 
-    def __init__(self, python: str, broker: str, directory: str) -> None:
+    def __init__(
+        self, python: str, broker: str, directory: str, schemas: Mapping[str, str] | None = None
+    ) -> None:
+        """:param schemas: by topic, as JSON; `SCHEMAS` by default."""
         path = Path(directory)
+        if schemas is None:
+            schemas = {topic: json.dumps(schema) for topic, schema in SCHEMAS.items()}
         (path / "turns").write_bytes(bytes(LONGEST.size))
         (path / "callers.toml").write_text(CALLERS)
         (path / "schemas").mkdir()
-        for topic, schema in SCHEMAS.items():
-            (path / "schemas" / f"{topic}.json").write_text(json.dumps(schema))
+        for topic, schema in schemas.items():
+            (path / "schemas" / f"{topic}.json").write_text(schema)
         (path / "hook.secret").write_text("x" * 32)
         (path / "keys.json").write_text(json.dumps({"keys": [KEY]}))
         for each in ("callers.toml", "hook.secret", "keys.json"):
