@@ -94,6 +94,9 @@ class _ValidEvent(Struct):
     data_base64: Raw = _NULL
 
 
+_MOST_COLONS: Final = 10_000
+"""The most colons outside of the data of an event that is checked: its members are decoded in 1 or 2 ms."""
+
 _CHECKED: Final = ("specversion", "id", "source", "type", "partitionkey")
 _decode_valid: Final = msgspec.json.Decoder(_ValidEvent).decode
 _decode_event: Final = msgspec.json.Decoder(_Event).decode
@@ -201,14 +204,18 @@ def read_event_data(body: bytes) -> tuple[bytes, str]:
     Return the data of a CloudEvent in structured mode, and the pointer to it.
 
     :param body: an event that `read_event_key` has accepted. Without data it has the data ``null``.
-    :raise InvalidMessage: ``data_base64`` is not base64, or a member is there more than once.
+    :raise InvalidMessage: ``data_base64`` is not base64, a member is there more than once, or there are too
+        many.
     """
     event = _decode(body)
+    colons = body.count(b":")
+    if colons - bytes(event.data).count(b":") > _MOST_COLONS:
+        too_many = f"The attributes of the event have more than {_MOST_COLONS} colons, which is the most."
+        raise InvalidMessage([Fault("", too_many)])
     members = _decode_members(body)
     # Each member has a colon after its name, and no name of an attribute has one. Of a repeated member, only
     # the last is decoded, and consumers may read the first.
-    colons = sum([1 + bytes(each).count(b":") for each in members.values()])
-    if colons != body.count(b":") or ":" in "".join(members):
+    if colons != len(members) + b"\n".join(members.values()).count(b":") or ":" in "".join(members):
         raise InvalidMessage(
             [Fault("", "A member of the event is there more than once, or its name has a colon.")]
         )
@@ -282,4 +289,5 @@ def _fault(name: bytes, wrong: str) -> Fault:
 def _decoded(value: bytes) -> bytes:
     """Decode an attribute's value (HTTP binding, section 3.1.3.2)."""
     quoted = _QUOTED.fullmatch(value)
-    return unquote_to_bytes(value if quoted is None else _ESCAPED.sub(rb"\1", quoted[1]))
+    # What is escaped is a group of the pattern, and so in the list: `sub` would take a call for each.
+    return unquote_to_bytes(value if quoted is None else b"".join(_ESCAPED.split(quoted[1])))

@@ -256,6 +256,19 @@ def test_an_event_with_a_repeated_member_is_rejected(form, more):
     assert len(service.broker.records) == 1
 
 
+@pytest.mark.parametrize("form", [b"application/cloudevents+json", b"application/cloudevents-batch+json"])
+def test_an_event_has_few_attributes_if_its_data_are_checked(form):
+    service = service_with()
+    event = text(EVENT | {"data": RIGHT | {"note": ":" * 20_000}})[:-1]
+    many = b"".join(b',"a%d":""' % number for number in range(10_001))
+    for topic, more, status in (("orders", b"", 200), ("orders", many, 422), ("others", many, 200)):
+        sent = event + more + b"}"
+        body = b"[" + sent + b"]" if b"batch" in form else sent
+        response = service.request("POST", f"/topics/{topic}", [(b"Content-Type", form)], body)
+        assert response.status == status
+    assert len(service.broker.records) == 2
+
+
 @pytest.mark.parametrize(
     "body", [b'{"a":"\\u003a:","b":"\\\\u003a"}', b'{":":1,"\\u003A\\u003a":"\\\\\\u003a"}']
 )

@@ -268,7 +268,8 @@ class Publisher:
         )
         if self.validation is not None or len(record.headers) > _FEW_HEADERS:
             content, at = value, ""
-            if is_event and value is not None and self.validation is not None:
+            schemas = {} if self.validation is None else self.validation.current.by_topic
+            if is_event and value is not None and topic in schemas:
                 content, at = read_event_data(value)
             return self._check_and_publish(request, record, content, at)
         return self._publish(record)
