@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.internet.task import Clock
 
@@ -150,6 +150,7 @@ def test_without_a_clock_it_is_the_systems():
         st.tuples(st.sampled_from([WRITING, READING]), st.sampled_from([None, "a", "b"]), st.floats(0, 100))
     )
 )
+@example([(READING, "a", 0.0), (WRITING, "a", 0.0), (READING, None, 0.0)])
 def test_health_is_what_was_said_last_of_each_part_and_what_was_logged_as_bad_is_logged_as_good(steps):
     clock = Clock()
     health_tracker = HealthTracker(clock)

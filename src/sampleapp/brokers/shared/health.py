@@ -74,7 +74,7 @@ class HealthTracker:
         :param public_reason: the reason for callers, without paths and addresses; only for `WRITING`.
         :param needs_restart: the part does not recover by itself; only for `WRITING`.
         """
-        is_known = part != WRITING and self._is_reason_of_another(part, reason)
+        is_known = part != WRITING and reason in self._reasons_but(part)
         self.expect(part, reason, public_reason=public_reason)
         if not self._limit.is_news(part, reason) or is_known:
             return
@@ -92,7 +92,7 @@ class HealthTracker:
             return
         if part == WRITING:
             self._log.info("{broker} is ready again. Before: {reason}", broker=self._broker, reason=reason)
-        elif not self._is_reason_of_another(part, reason):
+        elif reason not in self._reasons_but(part, WRITING):
             self._log.info("Reading continues. Before: {reason}", reason=reason)
 
     def forget(self, part: Hashable) -> None:
@@ -109,5 +109,5 @@ class HealthTracker:
             public_reasons=() if is_ready else (self._public_reason,),
         )
 
-    def _is_reason_of_another(self, part: Hashable, reason: str | None) -> bool:
-        return any(other != part and known == reason for other, known in self._reasons.items())
+    def _reasons_but(self, *parts: Hashable) -> list[str]:
+        return [reason for part, reason in self._reasons.items() if part not in parts]
