@@ -82,22 +82,25 @@ class Process:
     """A process that ends when the test says so."""
 
     pid = 4711
-    returncode = None
 
     def __init__(self):
         self.go_on = threading.Event()
-        self.content = None
+        self.content = self.code = None
         self.killed = []
 
-    def communicate(self, content):
-        self.content = content
+    def start(self, _command, *, stdin, **_arguments):
+        self.content = stdin.read()
+        return self
+
+    def wait(self):
         self.go_on.wait(DEADLINE_S)
+        return self.code
 
 
 @pytest.fixture
 def process(monkeypatch):
     process = Process()
-    monkeypatch.setattr(subprocess, "Popen", lambda command, **arguments: process)
+    monkeypatch.setattr(subprocess, "Popen", process.start)
     monkeypatch.setattr(os, "killpg", lambda *call: process.killed.append(call))
     return process
 
@@ -116,7 +119,7 @@ class Run:
         self.calls.put((function, arguments))
 
     def end(self, code):
-        self.process.returncode = code
+        self.process.code = code
         self.process.go_on.set()
         function, arguments = self.calls.get(timeout=DEADLINE_S)
         function(*arguments)
@@ -185,6 +188,17 @@ def test_a_command_may_ignore_its_input_and_its_output_is_passed_on(service, cap
     script = 'test "$SAMPLEAPP_ID" = 0-0 || head -c 3'
     _, stderr = sampleapp(service, "work", "large", "billing", "--max", "2", "--", "sh", "-c", script)
     assert (capfd.readouterr().out, stderr) == ("xxx", "2 accepted, 0 rejected, 0 released\n")
+
+
+def test_a_child_in_the_background_that_keeps_the_input_open_is_not_waited_for(service, tmp_path):
+    publish(service, "kept-open", "x" * 900_000)
+    pid = tmp_path / "pid"
+    script = f"exec 3<&0; sleep 300 <&3 >{os.devnull} 2>&1 & echo $! >{pid}"
+    try:
+        _, stderr = sampleapp(service, "work", "kept-open", "billing", "--max", "1", "--", "sh", "-c", script)
+    finally:
+        os.kill(int(pid.read_text()), signal.SIGKILL)
+    assert stderr == "1 accepted, 0 rejected, 0 released\n"
 
 
 def test_progress_is_shown_on_a_terminal(service):

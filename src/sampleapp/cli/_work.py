@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
+from tempfile import TemporaryFile
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
@@ -161,13 +162,16 @@ async def _run(command: tuple[str, ...], message: LeasedRecord, reactor: Any) ->
     from sampleapp.concurrency.waiting import shielded
 
     environment = variables_of(message, os.environb)
-    # A group of its own: Ctrl-C at the terminal is for this command only.
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment, start_new_session=True)  # noqa: ASYNC220, S603 -- the user has given it
+    # Not a pipe: a child in the background that keeps it open would be waited for.
+    with TemporaryFile() as content:
+        content.write(message.record.value or b"")
+        content.seek(0)
+        # A group of its own: Ctrl-C at the terminal is for this command only.
+        process = subprocess.Popen(command, stdin=content, env=environment, start_new_session=True)  # noqa: ASYNC220, S603 -- the user has given it
     ended: Deferred[int] = Deferred()
 
     def wait() -> None:
-        process.communicate(message.record.value or b"")
-        reactor.callFromThread(ended.callback, process.returncode)
+        reactor.callFromThread(ended.callback, process.wait())
 
     # A daemon: a third Ctrl-C does not wait for a command that ignores SIGTERM.
     Thread(target=wait, daemon=True).start()
