@@ -45,6 +45,7 @@ CALLERS = f"""
 publish = ["*"]
 consume = ["*"]
 read = true
+work = ["*"]
 metrics = true
 
 [[callers.attacker.tokens]]
@@ -88,6 +89,7 @@ EVENTS = ("Content-Type: application/cloudevents-batch+json", *OPEN)
 EVENT = ("Content-Type: application/cloudevents+json", *OPEN)
 REST = ("Content-Type: application/vnd.kafka.json.v2+json", *OPEN)
 BINARY = ("Content-Type: application/vnd.kafka.binary.v2+json", *OPEN)
+ACK = "/topics/t/groups/g/ack"
 CHUNKED = ("Transfer-Encoding: chunked", *OPEN)
 SIGNED = ("Transfer-Encoding: chunked", "X-Hub-Signature-256: sha256=" + "0" * 64)
 
@@ -157,6 +159,11 @@ def rest(record: bytes, length: int, space: bytes = b"") -> bytes:
 def keyed(length: int, topic: bytes = b"t") -> bytes:
     """Return a line with a key of a length."""
     return b'{"topic":"%b","content":"","key":"%b"}\n' % (topic, b"k" * length)
+
+
+def ack(ids: bytes) -> bytes:
+    """:param ids: with a comma after each."""
+    return b'{"lease":"kqVvcmRlcnM","accept":[%b]}' % ids[:-1]
 
 
 def line(content: bytes, topic: bytes = b"t", more: bytes = b"") -> bytes:
@@ -575,6 +582,12 @@ def forms() -> dict[str, Callable[[], bytes]]:
         "groups, deep": lambda: post("/topics/t/groups/g/pull", b"[" * (MIB - KIB)),
         "slack, deep": lambda: post(
             "/hooks/known", b"[" * (MIB - KIB), ("X-Hub-Signature-256: sha256=" + "0" * 64,)
+        ),
+        "acknowledgement, many ids": lambda: post(ACK, ack(repeated(b'"0-42",', 60 * KIB))),
+        "acknowledgement, many that are no ids": lambda: post(ACK, ack(repeated(b'"x",', 60 * KIB))),
+        "acknowledgement, many numbers": lambda: post(ACK, ack(repeated(b"1,", 60 * KIB))),
+        "acknowledgement, many members": lambda: post(
+            ACK, b'{%b"a":1}' % b"".join(b'"m%d":1,' % number for number in range(5000))
         ),
         "topics": lambda: get("/topics"),
         "topics of a narrow caller": lambda: request("GET", "/topics", None, NARROW),

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from itertools import islice
 from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
 
 import msgspec
@@ -20,6 +21,8 @@ from sampleapp.model import ALL, MessageIds, RecordMetadata, Verdicts
 MAX_BODY: Final = LARGE
 """The greatest length of the body of a request, in bytes."""
 
+MOST_MESSAGES: Final = 500
+"""The most messages of a lease."""
 _MOST_FAULTS: Final = 100
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _ID: Final = re.compile("(0|[1-9][0-9]{0,9})-(0|[1-9][0-9]{0,18})")
@@ -28,14 +31,14 @@ _Id: TypeAlias = Annotated[
     # Not checked by msgspec: in Python, $ also matches before a line feed at the end.
     str, Meta(examples=["0-42"], extra_json_schema={"pattern": f"^{_ID.pattern}$"})
 ]
-_Ids: TypeAlias = list[_Id] | Literal["all"]
+_Ids: TypeAlias = Annotated[list[_Id], Meta(max_length=MOST_MESSAGES)] | Literal["all"]
 _Lease: TypeAlias = Annotated[str, Meta(max_length=16384, examples=["kqVvcmRlcnM"])]
 
 
 class PullRequest(Struct, frozen=True, forbid_unknown_fields=True):
     """A request for messages."""
 
-    max: Annotated[int, Meta(ge=1, le=500, description="The most messages.")] = 1
+    max: Annotated[int, Meta(ge=1, le=MOST_MESSAGES, description="The most messages.")] = 1
     wait: Annotated[int, Meta(ge=0, le=60, description="The seconds to wait for the first message.")] = 0
 
 
@@ -56,14 +59,13 @@ class AckRequest(Struct, frozen=True, forbid_unknown_fields=True):
         """
         faults = self._contradictions()
         if faults:
-            raise InvalidWorkRequest(faults[:_MOST_FAULTS])
+            raise InvalidWorkRequest(faults)
         return Verdicts(**{name: _parsed(getattr(self, name)) for name in _LISTS})
 
     def naming(self, unknown: Collection[tuple[int, int]]) -> InvalidWorkRequest:
         """Make the error for messages that are not in the lease, by partition and offset."""
         ids = {f"{partition}-{offset}" for partition, offset in unknown}
-        faults = self._naming(ids, "is not the id of a message of this lease")
-        return InvalidWorkRequest(faults[:_MOST_FAULTS])
+        return InvalidWorkRequest(self._naming(ids, "is not the id of a message of this lease"))
 
     def _contradictions(self) -> list[Fault]:
         given = [name for name in _LISTS if getattr(self, name)]
@@ -88,10 +90,10 @@ class AckRequest(Struct, frozen=True, forbid_unknown_fields=True):
         ]
 
     def _naming(self, ids: Collection[str], fault: str) -> list[Fault]:
+        places = ((name, index, each) for name, index, each in self._named() if each in ids)
         return [
             Fault(f"/{name}/{index}", f'"{shown(each)}" {fault}.')
-            for name, index, each in self._named()
-            if each in ids
+            for name, index, each in islice(places, _MOST_FAULTS)
         ]
 
 
@@ -138,10 +140,10 @@ class Backlog(Struct, frozen=True):
 
 _LISTS: Final = ("accept", "release", "reject")
 _RIGHT_VALUES: Final = {
-    "max": "an integer from 1 to 500",
+    "max": f"an integer from 1 to {MOST_MESSAGES}",
     "wait": "an integer of seconds from 0 to 60",
     "lease": "a string: the lease of the last response to pull or extend",
-    **dict.fromkeys(_LISTS, 'an array of ids such as "0-42", or "all"'),
+    **dict.fromkeys(_LISTS, f'an array of up to {MOST_MESSAGES} ids such as "0-42", or "all"'),
 }
 # It leaves a function that refers to itself.
 _fields_of: Final = lru_cache(msgspec.structs.fields)
@@ -162,10 +164,10 @@ def read_work_request(body: bytes, kind: type[WorkBody]) -> WorkBody:
     known = ", ".join(kind.__struct_fields__)
     counts = Counter(name for name, _ in members)
     values = {name: _plain(value) for name, value in members}
+    unknown = (name for name in counts if name not in kind.__struct_fields__)
     faults = [
         Fault(f"/{pointer_token(shown(name))}", f'There is no "{shown(name)}" here, only: {known}.')
-        for name in counts
-        if name not in kind.__struct_fields__
+        for name in islice(unknown, _MOST_FAULTS)
     ]
     for field in _fields_of(kind):
         name = field.name
@@ -192,7 +194,8 @@ def _faults_of(name: str, value: Any, kind: Any) -> list[Fault]:
     except msgspec.ValidationError:
         # In an array of ids, each that is none.
         ids = value if name in _LISTS and isinstance(value, list) else ()
-        places = [f"/{name}/{index}" for index, each in enumerate(ids) if not isinstance(each, str)]
+        wrong = (index for index, each in enumerate(ids) if not isinstance(each, str))
+        places = [f"/{name}/{index}" for index in islice(wrong, _MOST_FAULTS)]
         return [Fault(place, f'"{name}" must be {_RIGHT_VALUES[name]}.') for place in places or [f"/{name}"]]
     return []
 
