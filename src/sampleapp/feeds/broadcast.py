@@ -414,7 +414,7 @@ class Subscribers:
 
     @property
     def is_taking(self) -> bool:
-        """True if `take_some` has something to do. Until then, nothing is passed on, and nobody may join."""
+        """True if `take_some` has something to do. Until that is done, call neither `pass_on` nor `join`."""
         return self._taking is not None
 
     def take(self, partition: int, records: Sequence[ConsumerRecord]) -> int:

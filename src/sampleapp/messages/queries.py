@@ -26,7 +26,7 @@ _MOST_FAULTS: Final = 20
 
 
 class RecordQuery(NamedTuple):
-    """What the query of a request says about its record."""
+    """The parts of a record that are in the query of its request."""
 
     key: bytes | None = None
     """The octets of the key, which may not be UTF-8; ``None`` without a key."""

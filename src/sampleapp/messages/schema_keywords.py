@@ -232,7 +232,7 @@ def _base(uri: str, schema: Mapping[str, Any]) -> str | None:
     if own is None:
         return uri
     try:
-        # Until draft 7, nothing beside a reference counts.
+        # Until draft 7, the keywords next to a reference have no effect.
         return urldefrag(urljoin(uri, own))[0] if isinstance(own, str) and "$ref" not in schema else None
     except ValueError:
         return None

@@ -70,7 +70,7 @@ class WorkerProcess(ProcessProtocol):
             self.transport.signalProcess("KILL")
 
     def childDataReceived(self, childFD: int, data: bytes) -> None:  # noqa: N802, N803 -- Twisted's names
-        """Take messages, and the end of what is said about a failure."""
+        """Take messages, and keep the last part of the error output."""
         if childFD == _STDOUT:
             for message in self._frames.receive(data):
                 if not self._is_killed:

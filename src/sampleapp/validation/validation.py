@@ -174,7 +174,7 @@ class Validation:
         self, schemas: SchemaVersion, contents: Sequence[UncheckedContent], *, client: Client
     ) -> list[tuple[UncheckedContent, SchemaMismatch]]:
         """
-        Check the contents of a batch, some at a time, so that others have their turns in between.
+        Check the contents of a batch, some at a time; other checks may run in between.
 
         :return: those that do not match, in order; up to 100 faults, perhaps more in the last one.
         :raise SampleAppError: as `check_many` fails.

@@ -81,7 +81,7 @@ def main() -> None:
     output = os.dup(1)
     os.dup2(2, 1)
     worker = Worker(partial(_write_all, output), partial(signal.setitimer, signal.ITIMER_REAL))
-    # The service has ended if nobody reads the output.
+    # The pipe is broken once the service has ended.
     with suppress(BrokenPipeError):
         while data := os.read(0, _READ_BYTES):
             worker.receive(data)

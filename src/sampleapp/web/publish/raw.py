@@ -200,7 +200,7 @@ class RawPublishing:
         self, request: Request, *, topic: AuthorizedTopic, is_event: bool = False
     ) -> Response | Deferred[Response]:
         head: _Head = request.checked
-        # The data of an event may have any form: its sender has said what it is.
+        # The data of a CloudEvent may have any form.
         may_be_envelope = begins_like_envelope(request.body) and not (
             is_event or head.headers or head.keeps_envelope
         )
